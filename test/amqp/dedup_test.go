@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// resenders is the number of connections that publish each message ID, sendBatch the number of messages of a request,
-// and sendsInFlight the number of concurrent requests of a connection.
+// resenders is the number of connections that publish each message ID. sendBatch is the number of messages of a
+// request. sendsInFlight is the number of concurrent requests of a connection.
 const resenders, sendBatch, sendsInFlight = 2, 100, 4
 
 // killUnderResends: a queue with a dedup window stores each message ID once. Two connections publish all IDs in

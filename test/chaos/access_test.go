@@ -149,7 +149,7 @@ func (d *accessChanger) until(ctx context.Context, call func(context.Context, *c
 	return false
 }
 
-// notActive reports whether a node rejected a call only because the other one is active.
+// notActive reports whether a node rejected a call only because the other node is active.
 func notActive(err error) bool {
 	return slices.ContainsFunc(status.Convert(err).Details(), func(detail any) bool {
 		_, is := detail.(*pb.NotActive)

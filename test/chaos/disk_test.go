@@ -63,7 +63,7 @@ func waitExit(t *testing.T, n *cluster.Node) {
 	require.NoError(t, n.Kill())
 }
 
-// An fsync fails with EIO, first on the standby and then on the active. The node exits (INV-7), and the other one
+// An fsync fails with EIO, first on the standby and then on the active. The node exits (INV-7), and the other node
 // serves. After a restart, the node recovers and is in sync again.
 func TestFailedSync(t *testing.T) {
 	p := startBreakable(t, cluster.Options{})

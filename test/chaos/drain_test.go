@@ -232,8 +232,9 @@ func drainCases() []drainCase {
 }
 
 // A node of a pair drains on SIGTERM while clients publish and consume. No client receives an error, regardless of
-// the stopped node and of the state of the pair. If the other node is in sync, publishers wait less than 50 ms in the
-// median of the rounds (LOCKSTEP_ROUNDS, default 3), and the node stops in bounded time.
+// the stopped node and of the state of the pair. If the other node is in sync, the median wait of publishers over
+// all rounds is less than 50 ms, and the node stops in bounded time. LOCKSTEP_ROUNDS sets the number of rounds
+// (default 3).
 func TestDrain(t *testing.T) {
 	rounds := roundsOr(t, 3)
 	for _, coordinator := range []string{"etcd", "raft"} {

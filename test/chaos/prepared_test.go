@@ -21,7 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// coordinator decides transactions. Its decisions survive crashes, like those of a coordinator with a durable log.
+// coordinator decides transactions. Its decisions survive crashes, like the decisions of a coordinator with a
+// durable log.
 type coordinator struct {
 	t *testing.T
 	p *cluster.Pair

@@ -40,7 +40,7 @@ func waitForOperator(t *testing.T, p *cluster.Pair, reason string) {
 }
 
 // After etcd was wiped, or restored from an old copy, while the pair was down, both nodes wait for an operator. When
-// one node has adopted the pair, the other one joins, and no acknowledged message is lost.
+// one node has adopted the pair, the other node joins, and no acknowledged message is lost.
 func TestRebuildRecord(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {

@@ -210,7 +210,7 @@ func (r *rollbackRun) rollBack(t *testing.T) {
 	startOther()
 }
 
-// crash kills both nodes together, or only the replaced node if the other one keeps running.
+// crash kills both nodes together, or only the replaced node if the other node keeps running.
 func (r *rollbackRun) crash(t *testing.T, other *cluster.Node) {
 	t.Helper()
 	if r.c.order == "other up" {

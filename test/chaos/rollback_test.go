@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A data directory may exist twice, or be outdated: virtual machines are reverted to a snapshot, disks are cloned, and
-// directories are copied. These tests copy the directories of a pair's nodes, start the copies next to the originals or
-// in their place, and compare all acknowledgements with the final state of the pair.
+// A data directory may exist twice, or be outdated: virtual machines are reverted to a snapshot, disks are cloned,
+// and directories are copied. These tests copy the directories of a pair's nodes, and start the copies next to the
+// originals or in their place. Then they compare all acknowledgements with the final state of the pair.
 
 type rollback struct {
 	raft  bool   // the coordinator is raft; otherwise etcd
@@ -130,7 +130,7 @@ const (
 	rollbackOld, rollbackYoung = 2500 * time.Millisecond, 300 * time.Millisecond
 	// rollbackPause is the time until the operator intervenes, if a copy runs next to the original or no node serves.
 	rollbackPause = 4 * time.Second
-	// rollbackLater is longer than a node waits for another one that may be starting.
+	// rollbackLater is longer than a node waits for the other node, which may be starting.
 	rollbackLater = 5 * time.Second
 )
 

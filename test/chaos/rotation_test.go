@@ -286,7 +286,7 @@ func (r *rotation) again(n *cluster.Node) {
 	r.progress()
 }
 
-// refused checks that a port accepts the present holder, and rejects the former one because of its certificate.
+// refused checks that a port accepts the present holder, and rejects the former holder because of its certificate.
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
 	// An accepted connection may receive no data. A rejected one receives an alert, even on a slow machine.
@@ -318,9 +318,9 @@ func dial(ctx context.Context, address string, as *holder, silence time.Duration
 	return err
 }
 
-// While the CA and all certificates of a pair, its coordinator and its clients are replaced under load, no stream ends,
-// no call fails, and no new connection is rejected. Processes started during the rotation can connect to those that
-// were running. At the end, no process trusts the older CA, and the standby can take over.
+// The CA and all certificates of a pair, its coordinator and its clients are replaced under load. No stream ends, no
+// call fails, and no new connection is rejected. Processes started during the rotation can connect to processes that
+// were already running. At the end, no process trusts the older CA, and the standby can take over.
 func TestCertificateRotation(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, raft := range []bool{true, false} {

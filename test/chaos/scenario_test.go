@@ -324,8 +324,8 @@ func TestSwitchover(t *testing.T) {
 	}
 }
 
-// A standby receives a snapshot if its position is no longer in the active's log, although the standby is killed
-// repeatedly during the transfer, and the active once.
+// A standby receives a snapshot if its position is no longer in the active's log. During the transfer, the standby
+// is killed repeatedly, and the active once.
 func TestSnapshotTransfer(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Settings: map[string]string{

@@ -205,9 +205,9 @@ func (k *killer) jumpAll(nodes ...*cluster.Node) {
 	}
 }
 
-// rollBack reverts the machine of a node to an image that is some seconds old, after a power cut of the site or while
-// the other node is running. The pair recovers automatically (docs/explanation/failover.md), and no acknowledged
-// message is lost.
+// rollBack reverts the machine of a node to an image that is some seconds old. It does so after a kill of both
+// nodes, or while the other node is running. The pair recovers automatically (docs/explanation/failover.md), and no
+// acknowledged message is lost.
 func (k *killer) rollBack(n *cluster.Node) {
 	t := k.t
 	image := filepath.Join(n.Dir, "image")

@@ -134,8 +134,8 @@ func (u *unsynced) both() {
 	require.Equal(t, digests[0].Content, digests[1].Content)
 }
 
-// force acts as the operator: it stops the node with the shorter log, as the command requires, and forces a failover to
-// the other one, without the missing records.
+// force acts as the operator: it stops the node with the shorter log, as the command requires, and forces a failover
+// to the other node, without the missing records.
 func (u *unsynced) force() *cluster.Node {
 	t := u.t
 	more := u.p.A

@@ -190,8 +190,8 @@ func newLimited(t *testing.T, k *client.Client, name string) {
 	}
 }
 
-// requireExactBytes requires that a queue with a byte limit counts its bytes exactly if it was created after both nodes
-// were upgraded, or if its limit was set again since.
+// requireExactBytes requires that a queue with a byte limit counts its bytes exactly if the queue was created, or
+// its limit was set again, after both nodes were upgraded.
 func requireExactBytes(t *testing.T, k *client.Client) {
 	t.Helper()
 	newLimited(t, k, "exact")

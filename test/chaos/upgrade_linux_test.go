@@ -70,10 +70,10 @@ func buildPrevious(t *testing.T) string {
 	return program
 }
 
-// A pair of the previous release is upgraded under load, one node at a time. While the releases are mixed, each release
-// is active once and is killed, so that the other one takes over. Then the pair is downgraded, and upgraded again. New
-// features are rejected while the releases are mixed, and work afterwards. Nothing is lost, and both stores are equal
-// at the end.
+// A pair of the previous release is upgraded under load, one node at a time. While the releases are mixed, each
+// release is active once and is killed, so that the other release takes over. Then the pair is downgraded, and
+// upgraded again. New features are rejected while the releases are mixed, and work afterwards. Nothing is lost, and
+// both stores are equal at the end.
 func TestUpgrade(t *testing.T) {
 	t.Parallel() // mostly idle
 	previous := buildPrevious(t)

@@ -23,7 +23,8 @@ const netPort = "7420"
 
 // Net is a network of two namespaces, one for each node, in which packets can be dropped in one or both directions.
 // Unlike with a Proxy, the ends of a connection receive no TCP acknowledgements for dropped packets. Each namespace
-// has a link to the other one, and a link to the test's namespace, which contains the coordinator and the clients.
+// has a link to the other namespace, and a link to the test's namespace, which contains the coordinator and the
+// clients.
 type Net struct {
 	names []string // of the namespaces of nodes a and b
 	addrs []string // of the test's end, and of the nodes

@@ -304,7 +304,7 @@ func (a *application) publish(queue string) {
 	a.record(&o, p)
 }
 
-// commit executes a transaction that publishes two messages and acknowledges d, unless d is nil.
+// commit executes a transaction that publishes two messages and acknowledges d, if d is not nil.
 func (a *application) commit(d *client.Delivery) {
 	o := historycheck.Operation{Kind: historycheck.KindTxn}
 	parts := []historycheck.Publish{

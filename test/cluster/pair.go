@@ -170,9 +170,9 @@ func (p *Pair) Command(ctx context.Context, args ...string) ([]byte, error) {
 // VoterOf returns the address of a node's voter, if Options.Raft is set.
 func (p *Pair) VoterOf(n *Node) string { return p.Pair.VoterOf(n.Node) }
 
-// Peer creates a third node with the name and the settings of another one, for a copy of that node's data directory.
-// The third node is not started, and is closed with the pair. Its directory is next to those of the pair; DataDir
-// does not exist yet. Peer does not support Options.Links or Raft.
+// Peer creates a third node with the name and the settings of the node like, for a copy of that node's data
+// directory. The third node is not started, and is closed with the pair. Its directory is next to those of the pair;
+// DataDir does not exist yet. Peer does not support Options.Links or Raft.
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {
 	disk := p.opts.Disk
 	p.opts.Disk = false
@@ -230,7 +230,7 @@ func (p *Pair) NewClientOf(ctx context.Context, address string) (*client.Client,
 // also accepted.
 func (p *Pair) ConnTo(address string) *grpc.ClientConn { return p.Find(address).Conn() }
 
-// CutFrom holds traffic from a node to the other one, on any connection. Traffic in the opposite direction is not
+// CutFrom holds traffic from a node to the other node, on any connection. Traffic in the opposite direction is not
 // affected.
 func (p *Pair) CutFrom(n *Node) { p.Pair.CutFrom(n.Node) }
 
@@ -249,7 +249,7 @@ func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	return p.of(n), nil
 }
 
-// WaitInSync waits until one node is active, the other one is its standby, and both report it.
+// WaitInSync waits until one node is active, the other node is its standby, and both report these roles.
 func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error) {
 	a, s, err := p.Pair.WaitInSync(ctx)
 	if err != nil {

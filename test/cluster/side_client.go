@@ -22,9 +22,9 @@ import (
 // sideClientDeadline is the timeout of one publish to one node.
 const sideClientDeadline = 300 * time.Millisecond
 
-// sideClients publish to each node directly with the generated stub, regardless of the node's role, like a client in a
-// separate network that has not detected a failover. They detect a node that acknowledges while the other one is
-// active.
+// sideClients publish to each node directly with the generated stub, regardless of the node's role. They simulate
+// clients in a separate network that have not detected a failover, and detect a node that acknowledges while the
+// other node is active.
 type sideClients struct {
 	w       *Workload
 	queue   string

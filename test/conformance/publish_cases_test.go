@@ -298,9 +298,9 @@ func fenced(t *testing.T, r *run) {
 	r.verify()
 }
 
-// reusedSequence: two producers have the same ID and epoch, which is an application error. If the second one sends a
-// message with a sequence of the first, the message is not stored, and the client returns an error, even if the bodies
-// are equal.
+// reusedSequence: two producers have the same ID and epoch, which is an application error. The second producer sends
+// a message with a sequence of the first producer. The message is not stored, and the client returns an error, even
+// if the bodies are equal.
 func reusedSequence(t *testing.T, r *run) {
 	r.open("c", nil)
 	r.open("c2", nil)

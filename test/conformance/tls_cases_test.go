@@ -89,8 +89,8 @@ func clientCertificate(t *testing.T, r *run) {
 	r.verify()
 }
 
-// tlsMisconfigurations: if the client or the node does not trust the other one, the client returns an error within the
-// timeout, and nothing is stored.
+// tlsMisconfigurations: if the client does not trust the node, or the node does not trust the client, the client
+// returns an error within the timeout, and nothing is stored.
 func tlsMisconfigurations(t *testing.T, r *run) {
 	q := r.queue("", nil)
 	own, foreign := r.identities.own, r.identities.foreign

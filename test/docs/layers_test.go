@@ -18,8 +18,8 @@ const module = "github.com/lockstep-mq/lockstep/"
 // hook is a package that is empty in a release build. The drawing omits imports of it, because many packages import it.
 const hook = "store/mutate"
 
-// layers returns the top-level folders, from top to bottom. A package may import packages in its own layer or in a
-// lower one.
+// layers returns the top-level folders, from top to bottom. A package may import packages in the same layer or in a
+// lower layer.
 func layers() []string {
 	return []string{
 		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "store", "proto",
@@ -107,8 +107,8 @@ func drawing(imports map[string][]string) string {
 // within returns the name of a package in its layer. A package with the layer's name keeps that name.
 func within(layer, name string) string { return strings.TrimPrefix(name, layer+"/") }
 
-// targets returns the layers that a layer imports. If a layer imports only one or two packages of another one, targets
-// returns these packages instead.
+// targets returns the layers that a layer imports. If a layer imports only one or two packages of another layer,
+// targets returns these packages instead.
 func targets(outside map[string][]string) []string {
 	var out []string
 	for _, r := range layers() {

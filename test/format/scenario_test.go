@@ -371,7 +371,7 @@ func (w *writer) priorities() {
 	})
 }
 
-// scheduled publishes messages with a delay or an expiry, and processes those that are due.
+// scheduled publishes messages with a delay or an expiry, and processes the messages that are due.
 func (w *writer) scheduled() {
 	made := w.commit(nil, func(b *txn.Builder) { b.CreateQueue("timed", txn.Config{}, "default") })
 	id := made.Ops[0].ID

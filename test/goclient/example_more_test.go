@@ -182,7 +182,7 @@ func Example_request() {
 	// Output: purged 3
 }
 
-// A transaction requeues a message and publishes another one atomically.
+// A transaction requeues a message and publishes another message atomically.
 func Example_release() {
 	withQueue("orders", []string{"broken"}, func(ctx context.Context, c *client.Client) error {
 		consumer, err := c.Consume(ctx, "orders", client.ConsumerOptions{})

@@ -29,7 +29,7 @@ func windows() map[string]window {
 	)
 	return map[string]window{
 		// The size of a pipelined batch depends on the machine, so the counts vary (usually 0.3 and 0.03). They cannot
-		// exceed those of 100 at a time.
+		// exceed the counts of 100 at a time.
 		"active: allocations per message, pipelined requests of 100":  {0.15, 0.65},
 		"standby: allocations per message, pipelined requests of 100": {0.005, 0.35},
 		"active: allocations per message, 100 at a time":              {0.4, 0.65}, // 0.51; 0.59 on a busy machine

@@ -127,8 +127,8 @@ func TestMemoryOfLargeMessages(t *testing.T) {
 	within(t, p.peak(), minLarge, largeMost)
 }
 
-// The memory of both nodes stays within its limits while three clients publish messages of the maximum size, each as
-// large as the budget, and two others consume.
+// The memory of both nodes stays within its limits while three clients publish messages of the maximum size, and two
+// other clients consume. Each message is as large as the budget.
 func TestMemoryOfLargeMessagesOnAPair(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the test takes more than ten seconds")

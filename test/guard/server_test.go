@@ -40,9 +40,9 @@ func startPairOf(t *testing.T, s nodeSettings) (active, standby *process, conn *
 	return active, standby, conn
 }
 
-// The number of times that nodes copy and checksum the bytes of large messages in memory, between the connection, the
-// log, the standby and the pages, is limited. Copies by the kernel into and out of sockets and files are not counted.
-// Consumers receive each body unchanged, although released buffers are overwritten.
+// Nodes copy and checksum the bytes of large messages in memory only a limited number of times, between the
+// connection, the log, the standby and the pages. Copies by the kernel into and out of sockets and files are not
+// counted. Consumers receive each body unchanged, although released buffers are overwritten.
 func TestCopiesOfLargeMessages(t *testing.T) {
 	const requests, largeBytes = 60, 15_000
 	active, standby, conn := startPair(t)

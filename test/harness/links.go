@@ -30,7 +30,8 @@ func (p *Pair) Heal() {
 	}
 }
 
-// CutFrom holds all data that a node sends to the other one, on any connection. The other direction is not affected.
+// CutFrom holds all data that a node sends to the other node, on any connection. The other direction is not
+// affected.
 func (p *Pair) CutFrom(n *Node) {
 	n.link.CutOneWay(faultproxy.FromTarget)
 	p.Other(n).link.CutOneWay(faultproxy.ToTarget)

@@ -118,7 +118,7 @@ func activeOf(s []*pb.GetStatusResponse) int {
 	})
 }
 
-// WaitInSync waits until one node is active, the other one is its standby, and both report it.
+// WaitInSync waits until one node is active, the other node is its standby, and both report these roles.
 func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error) {
 	err = p.Wait(ctx, "a pair in sync", func(s []*pb.GetStatusResponse) bool {
 		i := activeOf(s)

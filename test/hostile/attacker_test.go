@@ -136,8 +136,8 @@ func runAttacker(text string) error {
 	return json.NewEncoder(os.Stdout).Encode(a.tally)
 }
 
-// lowestPriority re-executes the process with the lowest priority. On Linux, each thread has its own priority,
-// inherited from its creator, so a running Go program cannot change the priority of all its threads.
+// lowestPriority re-executes the process with the lowest priority. On Linux, each thread has a separate priority,
+// which it inherits from its creator, so a running Go program cannot change the priority of all its threads.
 func lowestPriority() error {
 	if os.Getenv(envLowest) != "" {
 		return nil

@@ -224,8 +224,8 @@ func victim(t *testing.T, settings map[string]string) (p *cluster.Pair, active, 
 	return p, active, standby, ports[active.Name]
 }
 
-// Garbage, half-open connections, floods and consumers that never read cause no error and little delay for legitimate
-// clients, do not make the node exceed its memory budget, and leak no resources.
+// Garbage, half-open connections, floods and consumers that never read cause no errors and little delay for
+// legitimate clients. The node does not exceed its memory budget, and leaks no resources.
 func TestHostile(t *testing.T) {
 	if testing.Short() {
 		t.Skip("the test takes half a minute")

@@ -148,7 +148,7 @@ func (i *Issuer) KeysFile(path string) string {
 	return path
 }
 
-// Token returns a signed token of a principal, which expires in an hour unless more contains another time.
+// Token returns a signed token of a principal. The token expires in an hour, or at the time in more.
 func (i *Issuer) Token(principal string, more Claims) string {
 	i.mu.Lock()
 	key := i.keys[len(i.keys)-1]

@@ -18,8 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// A backup is at least a fifth as fast as a plain copy of the same bytes, to the same server, by the same client
-// library, with parts of the same size. The limit is low because other processes may use the machine. To run it:
+// A backup has at least a fifth of the rate of a plain copy of the same bytes to the same server. The copy uses the
+// same client library and the same part size. The limit is low because other processes may use the machine. To run
+// it:
 //
 //	LOCKSTEP_S3_RATE=1 test/s3/run.sh -run TestRate -v
 func TestRate(t *testing.T) {

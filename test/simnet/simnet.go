@@ -188,8 +188,8 @@ func (n *Network) NewProcess(host string) *Process {
 	return p
 }
 
-// Kill closes the listeners of the process and resets its connections. The resets reach the other ends unless the link
-// is cut. Kill must be called at most once.
+// Kill closes the listeners of the process and resets its connections. The resets reach the other ends, except over
+// a cut link. Kill must be called at most once.
 func (p *Process) Kill() {
 	close(p.dead)
 	p.n.mu.Lock()

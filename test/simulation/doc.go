@@ -47,13 +47,13 @@
 // # Limits
 //
 // All goroutines of a bubble share one clock, so the clocks of two nodes cannot drift apart. A process cannot be
-// suspended between two instructions while the other one runs. The fault "freeze" stops all its I/O instead; test/chaos
-// uses SIGSTOP.
+// suspended between two instructions while the other process runs. The fault "freeze" stops all its I/O instead;
+// test/chaos uses SIGSTOP.
 //
 // In TestSimulation the coordinator drops the lease of a killed process immediately. In TestDisks the lease lasts
 // until it expires, as with etcd.
 //
-// For synctest, a goroutine that waits for a sync.Mutex is not idle: a goroutine that slept with a contended lock held
-// would stop the clock. So disk delays affect only writes and syncs of the log, whose locks are designed for that
-// (store/wal).
+// For synctest, a goroutine that waits for a sync.Mutex is not idle: a goroutine that slept with a contended lock
+// held would stop the clock. So disk delays affect only writes and syncs of the log, which is designed for delays
+// under its locks (store/wal).
 package simulation

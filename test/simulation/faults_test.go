@@ -25,9 +25,9 @@ import (
 // switchoverLimit is an operator's timeout for a switchover.
 const switchoverLimit = 5 * time.Second
 
-// injectFaults executes the plan and returns when all of its faults have ended; heal removes their lasting effects. If
-// the setting sync is not "always", it executes the faults one by one, and returns an error if the pair is not in sync
-// in time after a fault.
+// injectFaults executes the plan and returns when all of its faults have ended; heal removes their lasting effects.
+// If the setting sync is not "always", it executes the faults one by one. In this case, it returns an error if the
+// pair is not in sync in time after a fault.
 func (w *world) injectFaults(ctx context.Context, plan []fault) error {
 	start := time.Now()
 	var faults sync.WaitGroup
@@ -62,7 +62,7 @@ func (w *world) injectFaults(ctx context.Context, plan []fault) error {
 }
 
 // waitSettled waits until the pair is in sync and no maintenance plan is running. With sync=off, a power loss of one
-// node while a plan restarts the other one loses acknowledged messages, as documented.
+// node while a plan restarts the other node loses acknowledged messages, as documented.
 func (w *world) waitSettled(ctx context.Context) error {
 	if err := w.waitInSync(ctx); err != nil || !w.maintenanceRequested {
 		return err
@@ -82,7 +82,7 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// find returns the target host of a fault, and the other one.
+// find returns the target host of a fault, and the other host.
 func (w *world) find(ctx context.Context, principal target) [2]*host {
 	a, b := w.hosts[0], w.hosts[1]
 	switch active := w.serving(ctx); {

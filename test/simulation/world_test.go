@@ -39,8 +39,8 @@ const always = "always"
 
 // options contains everything that is derived from the seed of a simulation, except the faults.
 type options struct {
-	// Sync is the setting sync. If it is not always, a host may lose power only while the other host has all data, so
-	// the faults are executed one by one, each with the pair in sync.
+	// Sync is the setting sync. If it is not always, a host may lose power only while the other host has all data. The
+	// faults are then executed one by one, each with the pair in sync.
 	Sync               string
 	MinInSync          int
 	PageSize           map[string]int
@@ -250,7 +250,8 @@ func describe(s *pb.GetStatusResponse) string {
 		s.GetPair().GetTerm(), s.GetStore().GetAppliedLsn(), s.GetStore().GetLogEnd().GetLsn())
 }
 
-// waitInSync waits until the nodes report that one is active and the other one its standby.
+// waitInSync waits until one node reports that it is active, and the other node that it is the standby, in the same
+// configuration.
 func (w *world) waitInSync(ctx context.Context) error {
 	return w.wait(ctx, "a pair in sync", func(s [2]*pb.GetStatusResponse) bool {
 		return s[0].GetPair().GetConfig() == s[1].GetPair().GetConfig() &&

@@ -6,18 +6,18 @@
 // The four nodes are calls of node.Run in one testing/synctest bubble (test/simpair), with a simulated network, disk,
 // clock and one coordinator per pair. The link between the sites takes 20 ms in each direction.
 //
-// TestSites runs the workload of test/cluster against all four nodes, with transactions, deduplication, delays, expiry
-// and prepared transactions, and in addition a schedule and changes of access rules. Faults and switches come from the
-// seed. After a failed switch, its takeover is delivered again to all nodes. Within a minute after the last fault, both
-// pairs must be in sync, one of them the primary and the other one its replica. Then no message is lost, duplicated or
-// out of order, confirmed acknowledgements are permanent, no two sites have acknowledged concurrently, and the contents
-// of all nodes are equal. To compare the terms of two pairs, the simulation reports them to the checker with the epoch
-// as the upper half.
+// TestSites runs the workload of test/cluster against all four nodes, with transactions, deduplication, delays,
+// expiry and prepared transactions. It adds a schedule and changes of access rules. Faults and switches come from
+// the seed. After a failed switch, its takeover is delivered again to all nodes. Within a minute after the last
+// fault, both pairs must be in sync, one of them the primary and the other pair its replica. Then no message is
+// lost, duplicated or out of order, and confirmed acknowledgements are permanent. No two sites have acknowledged
+// concurrently, and the contents of all nodes are equal. To compare the terms of two pairs, the simulation reports
+// them to the checker with the epoch as the upper half.
 //
-// TestPromotions kills or cuts off the primary site at a random moment, and promotes the other one. The new primary
-// must have exactly the messages up to its origin. Of the transactions that were acknowledged before the last message
-// from the primary, at most as many are lost as the status of the replica reported. The old primary stops, and follows
-// if it has nothing that the new one lacks.
+// TestPromotions kills or cuts off the primary site at a random moment, and promotes the other site. The new primary
+// must have exactly the messages up to its origin. Of the transactions that were acknowledged before the last
+// message from the primary, at most as many are lost as the status of the replica reported. The old primary stops,
+// and follows if it has nothing that the new one lacks.
 //
 // # Seeds
 //
@@ -27,6 +27,7 @@
 //	go test ./test/sites -run TestSites -seed=17 -v   one seed; prints its events
 //
 // LOCKSTEP_TEST_LOGS=1 prints the logs of the nodes, and LOCKSTEP_KEEP=dir keeps the history of a failed seed of
-// TestSites in that directory. The seed does not determine the order in which the Go scheduler runs goroutines that are
-// ready at the same instant, nor UUIDs, so a failure may require several repetitions (-count=20).
+// TestSites in that directory. The seed does not determine the order in which the Go scheduler runs goroutines that
+// are ready at the same instant, nor UUIDs. Reproducing a failure may therefore require several repetitions
+// (-count=20).
 package sites

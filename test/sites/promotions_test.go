@@ -37,8 +37,8 @@ type promotion struct {
 	promoted, old *site
 }
 
-// simulatePromotion promotes the replica after a failure of the primary site, and checks that no more is lost than
-// the status of the replica reported.
+// simulatePromotion promotes the replica after a failure of the primary site, and checks that the loss does not
+// exceed the one that the status of the replica reported.
 func simulatePromotion(w *world) (err error) {
 	w.start()
 	ctx := w.T.Context()

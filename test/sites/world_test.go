@@ -261,7 +261,7 @@ func (w *world) status(ctx context.Context, m *member) *pb.GetStatusResponse {
 	return st
 }
 
-// active returns the active node of a site and the other one; nil if no node is active.
+// active returns the active node and the other node of a site. Both are nil if no node is active.
 func (w *world) active(ctx context.Context, s *site) (active, other *member) {
 	term := uint64(0)
 	for k, m := range s.members {
@@ -289,7 +289,7 @@ func (w *world) siteOf(ctx context.Context, s *site) *pb.GetSiteResponse {
 	return resp
 }
 
-// primary returns the primary site, and the other one; nil if none reports that it is the primary.
+// primary returns the primary site and the other site. Both are nil if no site reports that it is the primary.
 func (w *world) primary(ctx context.Context) (primary, replica *site) {
 	epoch := uint64(0)
 	for i, s := range w.sites {

@@ -2,6 +2,6 @@
 
 //go:build deep
 
-// Package soak runs a pair under mixed load for hours, kills a node every few minutes, and checks that memory,
+// Package soak runs a pair under mixed load for hours, and kills a node every few minutes. It checks that memory,
 // goroutines, open files, files on disk, the log, page.db and the coordinator's store do not grow.
 package soak

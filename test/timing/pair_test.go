@@ -77,7 +77,7 @@ func run(t *testing.T, f func(t *testing.T, p *pair), edit ...func(*config.Confi
 	})
 }
 
-// inSync waits until the nodes report that one is active and the other one its standby.
+// inSync waits until one node reports that it is active, and the other node that it is the standby.
 func (p *pair) inSync() (active, standby *simpair.Node) {
 	p.t.Helper()
 	p.w.Eventually(func() bool {

@@ -144,8 +144,8 @@ func TestSilenceTimeouts(t *testing.T) {
 	}
 }
 
-// After the restart of an active without a standby, the other node rejoins in sync and does not take over, although it
-// found no active in the meantime.
+// An active without a standby is restarted. The other node rejoins in sync and does not take over, although it found
+// no active in the meantime.
 func TestRestartAlone(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		active, standby := p.inSync()

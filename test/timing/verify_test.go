@@ -75,7 +75,7 @@ func TestVerify(t *testing.T) {
 	}
 }
 
-// If the standby is briefly lost while both nodes read their stores for a deep comparison, the comparison waits until
+// The standby is briefly lost while both nodes read their stores for a deep comparison. The comparison waits until
 // the standby is in sync again, and succeeds.
 func TestVerifyAcrossReconnect(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {

@@ -189,7 +189,8 @@ func (c *checker) producerOrder() {
 	}
 }
 
-// realTimeOrder checks that a message sent after another one's acknowledgement has a higher sequence.
+// realTimeOrder checks that a message sent after the acknowledgement of another message of its queue has a higher
+// sequence.
 func (c *checker) realTimeOrder() {
 	byQueue := map[string][]*Publish{}
 	for _, p := range c.published {

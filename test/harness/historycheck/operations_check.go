@@ -228,8 +228,8 @@ func (c *checker) acksSent() {
 }
 
 // deliveryOrder checks that a consumer receives messages without a group in the order of their sequences. Exceptions
-// are requeued messages, even if the requeue was not committed, and messages that were reserved for another stream of
-// the subscription, which ended before it received them.
+// are requeued messages, even if the requeue was not committed. Messages that were reserved for another stream of
+// the subscription, which ended before it received them, are also exceptions.
 func (c *checker) deliveryOrder() {
 	type arrival struct{ stream, sequence uint64 }
 	last := map[uint64]Delivery{}

@@ -22,7 +22,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Queues of the AMQP load, with a dedup window: messages in amqpKept are not consumed, those in amqpWork are.
+// Queues of the AMQP load, with a dedup window: messages in amqpKept are not consumed, and messages in amqpWork are
+// consumed.
 const (
 	amqpKept = "amqp-kept"
 	amqpWork = "amqp-work"
@@ -114,8 +115,8 @@ func (l *amqpLoad) failed(what string, err error) {
 	l.errs = append(l.errs, fmt.Errorf("%s: %w", what, err))
 }
 
-// onSessions calls run with a session on a node that serves, and again with another session after an error of the
-// connection, until run succeeds or the context ends.
+// onSessions calls run with a session on a node that serves. After an error of the connection, it calls run again
+// with another session, until run succeeds or ctx ends.
 func (l *amqpLoad) onSessions(ctx context.Context, run func(*amqp.Session) error) error {
 	tick := time.NewTicker(amqpBackoff)
 	defer tick.Stop()

@@ -13,8 +13,8 @@ import (
 // catchUpMargin is the lag at which a replica has caught up while the primary is in use.
 const catchUpMargin = time.Second
 
-// TestLinkOutage cuts the link to the replica while the primary is in use, and compares the 99th percentile of the
-// latency of its publishes before the cut with the one during the catch-up.
+// TestLinkOutage cuts the link to the replica while the primary is in use. It compares the 99th percentile of the
+// publish latency before the cut with that during the catch-up.
 //
 //	go test -tags deep,measure ./test/sites/real -run TestLinkOutage -timeout 3h -v
 //	LOCKSTEP_AWAY=2m     duration of the cut

@@ -23,8 +23,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// Queues of the load: messages in kept are not consumed, those in work are; each transaction adds a message to left and
-// to right.
+// Queues of the load: messages in kept are not consumed, and messages in work are consumed. Each transaction adds a
+// message to left and to right.
 const (
 	kept  = "kept"
 	work  = "work"

@@ -306,7 +306,7 @@ func (w *world) restart(s *site, missing int) (follows bool, file string) {
 	return follows, file
 }
 
-// replace replaces the data of a site with a snapshot of the other one, so that it is a replica.
+// replace replaces the data of a site with a snapshot of the other site, so that the site is a replica.
 func (w *world) replace(s *site) {
 	w.t.Helper()
 	require.NoError(w.t, s.pair.KillAll())

@@ -27,7 +27,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Queues of the Python load: messages in pythonKept are not consumed, those in pythonWork are.
+// Queues of the Python load: messages in pythonKept are not consumed, and messages in pythonWork are consumed.
 const (
 	pythonKept = "python-kept"
 	pythonWork = "python-work"

@@ -133,7 +133,7 @@ func (s *site) shape(bytesPerSecond int64) {
 	}
 }
 
-// cut holds the data between a site and requests of the other one.
+// cut holds the data of requests of the other site to this site.
 func (s *site) cut() {
 	for i := range 2 {
 		s.links[i].CutShaped()
@@ -284,7 +284,7 @@ func (w *world) has(ctx context.Context, s *site, role pb.SiteRole) bool {
 	return state != nil && state.GetRole() == role
 }
 
-// demote makes a site the replica of the other one.
+// demote makes a site the replica of the other site.
 func (w *world) demote(s *site) {
 	w.t.Helper()
 	var err error
@@ -299,7 +299,7 @@ func (w *world) demote(s *site) {
 	require.NoError(w.t, err)
 }
 
-// follows waits until a site is a replica that receives the log of the other one.
+// follows waits until a site is a replica that receives the log of the other site.
 func (w *world) follows(s *site) {
 	w.t.Helper()
 	eventually(w.t, s.name+" follows", func(ctx context.Context) bool {

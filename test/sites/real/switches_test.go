@@ -42,7 +42,7 @@ type clients interface {
 }
 
 // Planned switches under load lose and duplicate no message, and keep the order, even if the active of a site is
-// killed during the switch. The clients are those for Go and Python, and AMQP clients.
+// killed during the switch. The load uses the clients for Go and Python, and AMQP clients.
 func TestSwitches(t *testing.T) {
 	r, n := random(t), rounds(t, 20, 4)
 	w := newWorld(t, nil, kept, work, left, right)

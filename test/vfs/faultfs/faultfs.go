@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package faultfs implements filesystems that inject faults into another one, for tests. FS calls a hook before each
-// operation, which can fail, delay, shorten or drop the operation. WriteBack loses unsynced data when its process is
-// killed.
+// Package faultfs implements filesystems that inject faults into an inner filesystem, for tests. FS calls a hook
+// before each operation, which can fail, delay, shorten or drop the operation. WriteBack loses unsynced data when
+// its process is killed.
 package faultfs
 
 import (

@@ -28,7 +28,7 @@ const writeBackRun = 512
 // failure. Without WriteBack the page cache of the operating system keeps the writes of a killed process.
 //
 // Only contents are buffered. Names, sizes and holes reach the inner filesystem immediately, as with some journaling
-// filesystems. memfs.FS.CrashClone loses those too.
+// filesystems. memfs.FS.CrashClone also loses unsynced names, sizes and holes.
 type WriteBack struct {
 	inner vfs.FS
 
