@@ -213,7 +213,7 @@ func corruptActiveAlone(t *testing.T, p *cluster.Pair, w *cluster.Workload, h co
 	waits.never(logSize(t, victim), activeRoles()...)
 	behind.never(logSize(t, other), activeRoles()...)
 
-	// As in docs/explanation/maintenance.md: restore all quarantined files and replace the corrupt one.
+	// As in docs/explanation/maintenance.md: restore all quarantined files and replace the corrupt file.
 	require.NoError(t, victim.Stop())
 	renamed, err := filepath.Glob(filepath.Join(victim.DataDir(), "damaged-*"))
 	require.NoError(t, err)

@@ -289,7 +289,7 @@ func (r *rotation) again(n *cluster.Node) {
 // refused checks that a port accepts the present holder, and rejects the former holder because of its certificate.
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
-	// An accepted connection may receive no data. A rejected one receives an alert, even on a slow machine.
+	// An accepted connection may receive no data. A rejected connection receives an alert, even on a slow machine.
 	require.NoError(r.t, dial(r.t.Context(), address, present, 300*time.Millisecond),
 		"%s rejects a valid certificate", address)
 	err := dial(r.t.Context(), address, former, bound)

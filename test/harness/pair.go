@@ -68,7 +68,7 @@ type Options struct {
 	Credentials credentials.TransportCredentials
 	// AFirst starts node b only when node a serves, so that the pair keeps the data of a.
 	AFirst bool
-	// Placement, if not nil, returns the environment of the process with the given name ("a", "b" or "witness") and
+	// Placement, if not nil, returns the placement of the process with the given name ("a", "b" or "witness") and
 	// directory.
 	Placement func(name, dir string) (Placement, error)
 }

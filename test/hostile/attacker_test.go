@@ -69,7 +69,7 @@ type attacker struct {
 	tally map[string]*tally
 }
 
-// attack is a kind of attack: workers call once repeatedly, until ctx is done.
+// attack is a kind of attack. Its workers call the function once repeatedly, until ctx is done.
 type attack struct {
 	name    string
 	workers int

@@ -17,7 +17,7 @@
 // TestPromotions kills or cuts off the primary site at a random moment, and promotes the other site. The new primary
 // must have exactly the messages up to its origin. Of the transactions that were acknowledged before the last
 // message from the primary, at most as many are lost as the status of the replica reported. The old primary stops,
-// and follows if it has nothing that the new one lacks.
+// and follows if it has no transactions that the new primary lacks.
 //
 // # Seeds
 //

@@ -20,7 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// The queues of a load, and the subscriptions of each: one is consumed, the other one keeps all messages.
+// The queues of a load, and the subscriptions of each. One subscription is consumed, the other one retains all
+// messages.
 const (
 	loadQueues    = 2
 	loadProducers = 3

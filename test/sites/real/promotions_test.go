@@ -36,7 +36,7 @@ const (
 	phases
 )
 
-// slowBandwidth is less than large bodies require: 8 MB/s.
+// slowBandwidth is less than the 8 MB/s that large bodies require.
 const slowBandwidth = 500 << 10
 
 func (f phase) String() string {
