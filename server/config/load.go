@@ -140,7 +140,7 @@ func load(path string, environ []string, flags *pflag.FlagSet) (*loader, error) 
 	return l, nil
 }
 
-// invalid returns an error that wraps ErrInvalid and lists all problems. It returns nil if there are none.
+// invalid returns an error that wraps ErrInvalid and lists all problems. It returns nil if none exist.
 func invalid(problems []string) error {
 	if len(problems) == 0 {
 		return nil

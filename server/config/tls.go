@@ -50,7 +50,7 @@ func (t NodeTLS) Version() uint16 {
 }
 
 // ClientCertificates returns the policy for client certificates on the node's main listener. Even if client-auth
-// is none, the other node presents a certificate and is authenticated by it.
+// does not exist, the other node presents a certificate and is authenticated by it.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:

@@ -88,7 +88,7 @@ func (c *checker) address(key, value string, anyPort bool) {
 	}
 }
 
-// Validate returns ErrInvalid with all problems, one per line. It returns nil if there are none.
+// Validate returns ErrInvalid with all problems, one per line. It returns nil if none exist.
 func (c *Config) Validate() error {
 	var lines []string
 	for _, p := range c.problems() {

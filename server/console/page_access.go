@@ -199,7 +199,7 @@ func loadQuota(ctx context.Context, v *View, a pb.AccessServiceClient) (any, err
 	return find(all.GetQuotas(), (*pb.AccessQuota).GetQueue, v.Query.Get("queue")), err
 }
 
-// find returns the element with the given name, or a new element if there is none.
+// find returns the element with the given name, or a new element if none exists.
 func find[T any](all []*T, nameOf func(*T) string, name string) *T {
 	for _, one := range all {
 		if nameOf(one) == name {

@@ -100,7 +100,7 @@ func (s *sessions) begin(as *session) (id string) {
 }
 
 // remove makes room for a session if the limit is reached. It removes the sessions that have ended or, if there
-// are none, the session that was not used for the longest time. mu is held.
+// do not exist, the session that was not used for the longest time. mu is held.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return

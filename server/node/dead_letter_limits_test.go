@@ -174,7 +174,7 @@ func testExpiryInBatches(t *testing.T) {
 	require.Equal(t, "16", n.bodiesIn("dead")[0])
 }
 
-// The excess messages of a queue are moved to its dead-letter queue, even if they do not all fit at once.
+// The excess messages of a queue are moved to its dead-letter queue, even if they do not fit in one batch.
 func TestOverflowInBatches(t *testing.T) { simulated(t, testOverflowInBatches) }
 
 func testOverflowInBatches(t *testing.T) {

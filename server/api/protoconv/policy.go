@@ -42,7 +42,7 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts the overrides of a subscription. It returns nil if there are none. deadLetter is the
+// PolicyToProto converts the overrides of a subscription. It returns nil if none exist. deadLetter is the
 // name of the overriding dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {

@@ -79,7 +79,7 @@ type Incoming struct {
 	bytes    int64
 	working  int64 // part of bytes: size of the request that the node is processing
 	running  bool  // the handler is running
-	over     bool  // no more data is expected
+	over     bool  // all data was received
 	released bool
 }
 

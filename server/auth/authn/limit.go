@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxFailures is the number of failures that are allowed for an address at once. They are refilled at
+	// maxFailures is the number of failures that are allowed for an address in a burst. They are refilled at
 	// failuresPerSecond.
 	maxFailures       = 30.0
 	failuresPerSecond = 1.0

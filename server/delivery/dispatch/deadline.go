@@ -41,7 +41,7 @@ type deadlines struct {
 type consumerDeadlines struct {
 	timeout  time.Duration     // ack_timeout of the consumer; 0 means no deadline
 	reported time.Duration     // last AckTimeout that was reported to the client
-	extended map[uint64]moment // deadlines set by Extend; nil if there are none
+	extended map[uint64]moment // deadlines set by Extend; nil if none exist
 	outbox   moment            // when Next last made progress with the outbox, or when it became non-empty
 	answered moment            // time of the last outcome or Extend
 	silent   bool              // a message has expired, and the client has sent no request since

@@ -3,7 +3,7 @@
 package dispatch
 
 type draining struct {
-	number uint64 // number of the request; 0 if there is none
+	number uint64 // number of the request; 0 if none exists
 	upTo   uint64 // messages below this sequence were published before the request
 	began  bool   // a read has started since the request
 	empty  uint16 // bitmap of the lanes that were read to their end since the request

@@ -196,7 +196,7 @@ func (b *Book) Now() []Condition {
 	return all
 }
 
-// Worst returns the highest severity of the conditions. It returns 0 if there are none.
+// Worst returns the highest severity of the conditions. It returns 0 if none exist.
 func Worst(all []Condition) Severity {
 	worst := Severity(0)
 	for i := range all {

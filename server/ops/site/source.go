@@ -175,7 +175,7 @@ func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 	return false
 }
 
-// next returns a response with the next applied frames. If there are none, the response has no frames.
+// next returns a response with the next applied frames. Without such frames, the response has no frames.
 func (s *source) next() (*pb.PullLogResponse, error) {
 	applied := s.store.Applied().LSN
 	if len(s.rest) == 0 && s.sent.LSN < applied {
