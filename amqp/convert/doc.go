@@ -8,8 +8,8 @@
 //
 // For that purpose, the typed property SectionsKey stores everything except the text or bytes of the body. gRPC
 // consumers and filters use the converted fields. A gRPC client that changes such a message and publishes it again must
-// remove the property; otherwise AMQP consumers receive the original fields, and the original body unless its length has
-// changed.
+// remove the property; otherwise AMQP consumers receive the original fields, and the original body unless its length
+// has changed.
 //
 // # Conversion from AMQP
 //

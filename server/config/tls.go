@@ -49,8 +49,8 @@ func (t NodeTLS) Version() uint16 {
 	return tls.VersionTLS13
 }
 
-// ClientCertificates returns the policy for client certificates on the node's main listener. Even if client-auth
-// does not exist, the other node presents a certificate and is authenticated by it.
+// ClientCertificates returns the policy for client certificates on the node's main listener. Even with the value
+// none, the other node presents a certificate and is authenticated by it.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:

@@ -99,8 +99,8 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// remove makes room for a session if the limit is reached. It removes the sessions that have ended or, if there
-// do not exist, the session that was not used for the longest time. mu is held.
+// remove makes room for a session if the limit is reached. It removes the sessions that have ended or,
+// without such sessions, the session that was not used for the longest time. mu is held.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return
