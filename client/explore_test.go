@@ -23,7 +23,7 @@ import (
 
 var exploreDepth = flag.Int("explore-depth", 3, "TestExplore: number of attempts with faults")
 
-// operation is an operation of the application in the explorer.
+// operation is an operation of the application that the explorer runs with faults.
 type operation struct {
 	name string
 	// begin prepares the operation and returns the call, which may be retried after an error.

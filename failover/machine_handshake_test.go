@@ -42,8 +42,8 @@ func TestStandbyAhead(t *testing.T) {
 	})
 }
 
-// If committed records of a node that is not in sync are missing on the active, the node's status does not suggest a
-// forced failover, which would lose one of the two histories.
+// If the active lacks committed records of a node that is not in sync, the status of that node does not suggest a
+// forced failover: it would lose one of the two histories.
 func TestActiveBehind(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(1, 1), 0, 1)

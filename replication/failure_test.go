@@ -195,7 +195,7 @@ func TestFencedActiveGetsNoAck(t *testing.T) {
 		a.sync(b)
 		requireEqual(a, b)
 		commit := a.primary.CommitLSN()
-		// b tries to take over: it raises the term under its known configuration.
+		// b begins a takeover: it raises the term within the configuration that it has received from a.
 		require.Eventually(t, func() bool { return b.store.Identity().Fence.Config == a.config }, waitLimit,
 			time.Millisecond)
 		id := b.store.Identity()

@@ -136,7 +136,6 @@ func (n *node) fetchSnapshot(send func(*replication.SnapshotChunk) error) error 
 		replication.SnapshotRequest{Pair: n.store.Identity().PairID, Node: uuid.New()}, send)
 }
 
-// isHeartbeat reports whether a chunk is a heartbeat.
 func isHeartbeat(c *replication.SnapshotChunk) bool {
 	return c.Header == nil && len(c.Data) == 0 && !c.Finished
 }

@@ -203,8 +203,8 @@ func understandsRedirect(peer *wire.Open) bool {
 	return product == "QpidJMS"
 }
 
-// successor waits until the new active node is known, for at most closeLimit. A replica has no active node that
-// serves clients.
+// successor waits for the address of the new active node, for at most closeLimit. On a replica it returns
+// immediately, because no node of it serves clients.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()

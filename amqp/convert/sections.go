@@ -34,7 +34,7 @@ const (
 	bodyKind    = 0x03
 )
 
-// Representations of the field body.
+// Values of bodyKind: representations of Message.body.
 const (
 	bodySections = 0 // all encoded sections of the body; may be empty
 	bodyData     = 1 // the bytes of one data section

@@ -12,10 +12,10 @@ import (
 // MaxCELBytes is the maximum length of a translation, and of any filter.
 const MaxCELBytes = 4 << 10
 
-// ToCEL translates a selector to a CEL expression over the variables of a filter. A blank selector selects all
-// messages: the result is "". The error wraps ErrInvalid and contains the position as a character number from 1. A
-// selector is invalid if it has a syntax error, exceeds MaxBytes or MaxDepth, or if its translation exceeds
-// MaxCELBytes.
+// ToCEL translates a selector to a CEL expression over the variables of a filter. The result of a blank
+// selector, which selects all messages, is "". A selector is invalid if it has a syntax error, if it exceeds MaxBytes
+// or MaxDepth, or if its translation exceeds MaxCELBytes. The error wraps ErrInvalid. A syntax error contains the
+// position of the character, beginning with 1.
 func ToCEL(selector string) (string, error) {
 	if strings.Trim(selector, " \t\r\n\f\v") == "" {
 		return "", nil

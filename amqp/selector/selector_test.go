@@ -251,7 +251,7 @@ func TestInvalidSelectors(t *testing.T) {
 	}
 }
 
-// A selector within the limits of a selector is translated to a filter within the limits of a filter.
+// The translation of any selector within the limits of selectors is a filter within the limits of filters.
 func TestLimitsFitFilterLimits(t *testing.T) {
 	for _, s := range []string{
 		strings.Repeat("(", selector.MaxDepth) + "i = 5" + strings.Repeat(")", selector.MaxDepth),

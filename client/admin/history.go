@@ -39,9 +39,9 @@ type HistoryPoint struct {
 	OldestAge time.Duration
 }
 
-// History returns the recorded values of a queue in the given period before now, which is at most [MaxHistory]. If
-// queue is empty, it returns the sum of all queues. The active records the pair and the 100 queues with the most
-// traffic in memory. The standby has a copy; after a failover, the last seconds may be missing. Errors:
+// History returns the recorded values of a queue for the last period, which is at most [MaxHistory]. If queue is empty,
+// it returns the totals of all queues. The active keeps the history of the pair and of the 100 busiest queues in
+// memory. The standby has a copy; after a failover, the last seconds may be missing. Errors:
 // [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active
 // runs release 0.1.0.
 func (c *Client) History(ctx context.Context, queue string, period time.Duration) (History, error) {

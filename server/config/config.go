@@ -192,9 +192,9 @@ type BackupS3 struct {
 
 // Maintenance configures the speed of background work.
 type Maintenance struct {
-	BackgroundShare Percent `key:"background-share" range:"1% to 100%" run:"node" usage:"maximum fraction of time in which a scan, backup, check or verification runs; reduced while it slows commits down"`
-	SnapshotRate    Size    `key:"snapshot-rate" range:"0, or 1MiB to 1024TiB" run:"node" usage:"maximum rate of receiving a snapshot, in bytes per second; 0: unlimited. Reduced while it slows commits down"`
-	RewriteRate     Size    `key:"rewrite-rate" range:"0, or 2KiB to 1024TiB" run:"node" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. Reduced while it slows commits down"`
+	BackgroundShare Percent `key:"background-share" range:"1% to 100%" run:"node" usage:"maximum fraction of time in which a scan, backup, check or verification runs; the actual fraction is lower while the work slows commits down"`
+	SnapshotRate    Size    `key:"snapshot-rate" range:"0, or 1MiB to 1024TiB" run:"node" usage:"maximum rate at which a snapshot is received, in bytes per second; 0: unlimited. The actual rate is lower while the transfer slows commits down"`
+	RewriteRate     Size    `key:"rewrite-rate" range:"0, or 2KiB to 1024TiB" run:"node" usage:"maximum rate of a resize or compact, in bytes per second, such as 50MiB; 0: unlimited. The actual rate is lower while the rewrite slows commits down"`
 }
 
 // Scrub configures the periodic scrub, which reads all data and repairs corruption.

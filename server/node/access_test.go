@@ -250,7 +250,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	losing, losingConsumer := open("alice", "b", "a"), attach("alice", "a")
 	staying, stayingConsumer := open("bob", "b"), attach("bob", "b")
 
-	// A request to a queue without the right is refused, but the stream continues.
+	// A publish to a queue for which the client has no right is refused, but the stream stays open.
 	require.NoError(t, staying.Send(&pb.PublishStreamRequest{Correlation: 9, Publish: &pb.PublishRequest{
 		Queue: "a", Messages: []*pb.Message{{}},
 	}}))

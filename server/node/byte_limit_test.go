@@ -18,7 +18,6 @@ import (
 // queue.
 const byteLimit, largeBody = 1 << 20, 900 << 10
 
-// limitedQueue is a queue with a byte limit.
 type limitedQueue struct {
 	t    *testing.T
 	node *simpair.Node

@@ -282,8 +282,8 @@ func testRetention(t *testing.T) {
 	require.Zero(t, n.stored("messages"))
 }
 
-// Retained messages survive a failover. They can be read again from the new active, and are removed there on
-// time.
+// Retained messages survive a failover. Clients can read them again from the new active, which applies the
+// limit of the retention.
 func TestRetentionOverFailover(t *testing.T) { simulated(t, testRetentionOverFailover) }
 
 func testRetentionOverFailover(t *testing.T) {

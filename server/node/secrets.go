@@ -154,7 +154,7 @@ func (s *secrets) reload() error {
 	return errors.Join(errs...)
 }
 
-// run reads all files again on each request until ctx ends.
+// run reloads all files on each request, until ctx is done.
 func (s *secrets) run(ctx context.Context, requests <-chan struct{}, log *zap.Logger) {
 	for {
 		select {

@@ -133,8 +133,8 @@ func TestTracingIsOff(t *testing.T) {
 	}
 }
 
-// The environment can enable tracing. A sampled publish has its spans, both by a unary call and on a stream. A
-// collector that does not respond does not prevent the node from stopping.
+// Environment variables enable tracing. A sampled publish produces all spans, as a unary call and on a stream. An
+// unresponsive collector does not prevent the node from stopping.
 func TestTracingStandalone(t *testing.T) { simulated(t, testTracingStandalone) }
 
 func testTracingStandalone(t *testing.T) {

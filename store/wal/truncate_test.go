@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// TruncateAfter truncates the log after any record, also within a block and in an earlier segment, and saves the
-// truncated records. A crash after the truncation does not restore them.
+// TruncateAfter truncates the log after any record, including one within a block or in an earlier segment, and
+// saves the truncated records. A crash after the truncation does not restore them.
 func TestTruncateAfterEveryRecord(t *testing.T) {
 	image, o, end := buildCorruption(t)
 	for record := uint64(0); record <= end.LSN; record++ {

@@ -397,7 +397,7 @@ func priority(r *run) {
 	require.Equal(r.t, []string{"high", "low"}, []string{r.take(ofC), r.take(ofC)})
 }
 
-// standby: a client that dials the standby first finds the active automatically.
+// standby: a client with the standby as its first address connects to the active automatically.
 func standby(r *run) {
 	q := r.queue("", nil)
 	_, other := r.inSync(r.t)

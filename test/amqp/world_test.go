@@ -168,7 +168,7 @@ func eventually(t *testing.T, label string, holds func() bool) {
 	require.Eventually(t, holds, bound, 20*time.Millisecond, label)
 }
 
-// run is a running case.
+// run is one execution of a test case.
 type run struct {
 	*world
 	t     *testing.T
@@ -268,7 +268,7 @@ func (r *run) answer(q request, delivery uint64, how string) {
 	r.a.do("answer", line)
 }
 
-// empty waits until a queue is empty, because all messages were acknowledged.
+// empty waits until all messages of a queue are acknowledged.
 func (r *run) empty(queue string) {
 	r.t.Helper()
 	eventually(r.t, queue+" is empty", func() bool { return r.get(r.t, queue).GetMessages() == 0 })

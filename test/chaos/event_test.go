@@ -55,7 +55,7 @@ func (e *events) role(to failover.Role, codes ...failover.Code) cluster.Event {
 	return e.wait(cluster.EventRole, codes, func(x cluster.Event) bool { return x.Is("to", to.String()) })
 }
 
-// dropped waits for the next standby that leaves the in-sync set, and for the resulting role.
+// dropped waits until a standby is dropped from the in-sync set, and then until the other node is RoleActiveAlone.
 func (e *events) dropped(codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	found := e.wait(cluster.EventDropped, codes, nil)

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// inject is a kind of fault that is injected into a pair under load. do returns after the fault has taken effect and is
+// inject is a kind of fault to inject into a pair under load. do returns after the fault has taken effect and has been
 // repaired; the pair need not be in sync yet. A fault without an effect fails the test.
 type inject struct {
 	name              string

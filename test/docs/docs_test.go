@@ -289,7 +289,7 @@ func TestComposeFileHasNoName(t *testing.T) {
 	require.NotRegexp(t, `(?m)^name:`, string(b))
 }
 
-// No entry of the changelog occurs twice, as after a merge that keeps both versions of a list.
+// The changelog has no duplicate entries. A merge that keeps both versions of a list would create them.
 func TestChangelogHasNoDuplicates(t *testing.T) {
 	b, err := os.ReadFile(filepath.Join(top, "CHANGELOG.md"))
 	require.NoError(t, err)

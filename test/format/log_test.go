@@ -228,7 +228,7 @@ func operation(op *txn.Op) string {
 	return s
 }
 
-// shownMessages is the number of messages per publish that a dump contains.
+// shownMessages is the maximum number of messages per publish in a dump.
 const shownMessages = 4
 
 func (d *dumper) messages(op *txn.Op) {

@@ -152,7 +152,7 @@ type process struct {
 	out     *bufio.Reader
 }
 
-// startNode starts a node that ends with the test.
+// startNode starts a node, and stops it when the test ends.
 func startNode(t *testing.T, name string, endpoints []string) *process {
 	t.Helper()
 	return start(t, nodeSettings{Name: name, Endpoints: endpoints})

@@ -320,7 +320,7 @@ func partialMessages(ctx context.Context, a *attacker, name string, _ int) {
 	a.record(name, <-ended)
 }
 
-// declareFlood declares transactions and completes none of them.
+// declareFlood declares transactions, and discharges none of them.
 func declareFlood(ctx context.Context, a *attacker, name string, _ int) {
 	p := a.joined(ctx, name)
 	if p == nil {

@@ -46,7 +46,8 @@ type server struct {
 	addr string
 	cmd  *exec.Cmd
 	more []string
-	// cert and key are the files of the certificate, with which the server requires TLS. ca is the file of its CA.
+	// cert and key are the files of the certificate of the server. If they are set, the server requires TLS. ca is the
+	// file of the CA.
 	cert, key, ca string
 }
 
@@ -56,7 +57,6 @@ func startServer(t *testing.T, more ...string) *server {
 	return startWith(t, server{more: more})
 }
 
-// startTLS starts a server with TLS.
 func startTLS(t *testing.T) *server {
 	t.Helper()
 	ca := certs.New(t, "CA of the S3 server")

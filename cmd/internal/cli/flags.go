@@ -130,8 +130,8 @@ func WantsRaft(coordinator string) (bool, error) {
 	}
 }
 
-// KnownSubcommand validates the arguments of a command group: an argument is an unknown command. The error suggests
-// similar or all commands.
+// KnownSubcommand rejects any argument of a command group as an unknown command. The error suggests similar commands,
+// or lists all of them.
 func KnownSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

@@ -155,8 +155,7 @@ func (d *disk) rollback() (string, error) {
 	return string(why), nil
 }
 
-// recordRollback persists the reason of a rollback for the next start, when the voters that detected it may not be
-// running.
+// recordRollback persists the reason for a rollback, because the voters that detected it may be down at the next start.
 func (d *disk) recordRollback(why string) error {
 	if err := d.store.Set([]byte(rollbackKey), []byte(why)); err != nil {
 		return fmt.Errorf("raft: write %s to %s: %w", rollbackKey, d.dir, err)

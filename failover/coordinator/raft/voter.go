@@ -305,7 +305,7 @@ func (v *Voter) member(s hraft.Server) Member {
 	return m
 }
 
-// Close stops the voter. Afterwards, calls of its coordinators fail.
+// Close stops the voter. Later calls to its coordinators return an error.
 func (v *Voter) Close() error {
 	v.stop()
 	err := v.shutDown()

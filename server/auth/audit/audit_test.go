@@ -140,8 +140,8 @@ func TestInvalidFile(t *testing.T) {
 	require.Contains(t, err.Error(), "audit.file")
 }
 
-// A blocked write to the file does not block calls. Records that do not fit into the queue are missing in the
-// file, and the loss is reported.
+// A blocked write to the file does not block calls. Records that do not fit in the queue are not
+// written to the file, and the loss is reported.
 func TestSlowDisk(t *testing.T) { synctest.Test(t, testSlowDisk) }
 
 func testSlowDisk(t *testing.T) {

@@ -258,7 +258,6 @@ func testJobRunsOnce(t *testing.T) {
 	require.Greater(t, calls.Load(), int32(20))
 }
 
-// isDue reports whether a job is due.
 func (m *Manager) isDue(t *testing.T, name string) bool {
 	t.Helper()
 	j, _, err := m.job(name)

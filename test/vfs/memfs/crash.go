@@ -148,7 +148,7 @@ func (c *crash) merge(chunk *chunk, chance float64) *chunkData {
 	return &data
 }
 
-// cutBeyondSize zeroes the last chunk after the end, and drops later chunks.
+// cutBeyondSize zeroes the part of the last chunk beyond the file size, and drops later chunks.
 func (n *inode) cutBeyondSize() {
 	last := int((n.sizeBytes + chunkBytes - 1) / chunkBytes)
 	if last < len(n.chunks) {
