@@ -22,8 +22,13 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// heartbeat is the interval between responses while the log does not grow.
-const heartbeat = 250 * time.Millisecond
+const (
+	// heartbeat is the interval between responses while the log does not grow.
+	heartbeat = 250 * time.Millisecond
+	// minInterval is the minimum time after a response with all applied records. The next response then contains the
+	// records of that time, which costs less CPU time than a response per transaction.
+	minInterval = 10 * time.Millisecond
+)
 
 // source streams the applied log of a primary to a replica.
 type source struct {
@@ -31,6 +36,7 @@ type source struct {
 	store    *store.Store
 	reader   *wal.Reader
 	sent     lsn.Position // position of the last frame sent
+	applied  uint64       // LSN of the last applied record at the last call of next
 	rest     []byte       // frames that were read but not sent, because they are not applied
 	compress *compressor
 	send     func(*pb.PullLogResponse) error
@@ -141,13 +147,17 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 		if first {
 			resp.Primary = state
 		}
-		if len(resp.GetFrames()) > 0 || first || s.idle(ctx, advanced) {
+		sent := len(resp.GetFrames()) > 0
+		if sent || first || s.idle(ctx, advanced) {
 			resp.Now = timestamppb.Now() // before End: all transactions acknowledged until then are applied
 			resp.End = positionToProto(s.store.Applied())
 			resp.Report = s.limited()
 			if err := s.send(resp); err != nil {
 				return fmt.Errorf("send log records: %w", err)
 			}
+		}
+		if sent && s.sent.LSN == s.applied {
+			s.collect(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -156,6 +166,18 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 			return replication.ErrNotActive
 		default:
 		}
+	}
+}
+
+// collect waits for minInterval.
+func (s *source) collect(ctx context.Context) {
+	s.caughtUp()
+	timer := time.NewTimer(minInterval)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-s.primary.Stopped():
+	case <-ctx.Done():
 	}
 }
 
@@ -178,6 +200,7 @@ func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 // next returns a response with the next applied frames. Without such frames, the response has no frames.
 func (s *source) next() (*pb.PullLogResponse, error) {
 	applied := s.store.Applied().LSN
+	s.applied = applied
 	if len(s.rest) == 0 && s.sent.LSN < applied {
 		frames, _, _, err := s.reader.ReadBatch(batchBytes)
 		if err != nil && !errors.Is(err, io.EOF) {
