@@ -19,17 +19,22 @@ const (
 	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
 	// minCompress is the minimum size, in bytes, of frames that are compressed.
 	minCompress = 512
+	// minSaving is the minimum part of a response that compression must save: 1/minSaving. Otherwise, the next
+	// bytes of the log, skipFactor times as many, are not compressed, as with messages that are compressed already.
+	minSaving  = 8
+	skipFactor = 16
 )
 
 // compressor compresses the frames of one stream.
 type compressor struct {
 	encoder *zstd.Encoder
 	buffer  []byte
+	skip    int // the next bytes of the log that are not compressed
 }
 
 func newCompressor() (*compressor, error) {
 	e, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithEncoderLevel(zstd.SpeedFastest),
-		zstd.WithLowerEncoderMem(true))
+		zstd.WithLowerEncoderMem(true), zstd.WithEncoderCRC(false)) // frames and pages have checksums
 	if err != nil {
 		return nil, fmt.Errorf("zstd: %w", err)
 	}
@@ -47,6 +52,19 @@ func (c *compressor) compress(frames []byte) (sent []byte, original uint32) {
 		return frames, 0
 	}
 	return c.buffer, uint32(len(frames))
+}
+
+// compressLog is compress for consecutive frames of a log. It saves CPU time if the frames are hardly compressible.
+func (c *compressor) compressLog(frames []byte) (sent []byte, original uint32) {
+	if c.skip > 0 {
+		c.skip -= min(c.skip, len(frames))
+		return frames, 0
+	}
+	sent, original = c.compress(frames)
+	if len(frames) >= minCompress && len(frames)-len(sent) < len(frames)/minSaving {
+		c.skip = skipFactor * len(frames)
+	}
+	return sent, original
 }
 
 func newDecompressor() (*zstd.Decoder, error) {

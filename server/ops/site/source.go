@@ -218,7 +218,7 @@ func (s *source) next() (*pb.PullLogResponse, error) {
 		part, at = rest, f.Pos
 	}
 	if n := len(s.rest) - len(part); n > 0 {
-		resp.Frames, resp.UncompressedBytes = s.compress.compress(s.rest[:n:n])
+		resp.Frames, resp.UncompressedBytes = s.compress.compressLog(s.rest[:n:n])
 		s.records, s.bytes = s.records+at.LSN-s.sent.LSN, s.bytes+uint64(n)
 		s.rest, s.sent = part, at
 	}
