@@ -25,30 +25,31 @@ import (
 //
 //	taskset -c 0 env LOCKSTEP_REPLICA_CPUS=1 go test -tags deep,measure ./test/sites/real -run TestCost -v
 //	LOCKSTEP_REPLICA_CPUS=1  CPUs of the nodes of the replica
-//	LOCKSTEP_ROUNDS=5        rounds, each with both pairs
+//	LOCKSTEP_OTHER=path      also measures this binary with a replica, to compare two versions
+//	LOCKSTEP_ROUNDS=5        rounds, each with all pairs
 //	LOCKSTEP_PERIOD=10s      duration of each of the two loads
 //	LOCKSTEP_RATE=2000       paced publishes per second
 //
 // All processes share one machine. With taskset and LOCKSTEP_REPLICA_CPUS, the nodes of the replica and all other
 // processes use separate CPUs, as on separate machines. Without, the nodes of the replica have the lowest priority
-// (nice 19), and compete for CPU time. In both cases, they compete for caches and the disk. The CPU time per message
-// includes the time until the replica has all messages. The rate omits the work for a replica that falls behind: see
-// the time for which it is behind.
+// (nice 19), and compete for CPU time. In both cases, they compete for caches and the disk. The link between the
+// sites has no delay and no relay: relays would use the CPUs of the primary. The CPU time per message includes the
+// time until the replica has all messages. The rate omits the work for a replica that falls behind: see the time for
+// which it is behind.
 func TestCost(t *testing.T) {
 	n, period, rate := rounds(t, 5, 1), duration(t, "LOCKSTEP_PERIOD", 10*time.Second), perSecond(t)
-	w := newSites(t, nil)
-	w.west.start = replicaCommand()
-	w.begin(kept)
-	sides := []*costSide{
-		{name: "alone", pair: w.startAlone()},
-		{name: "with replica", pair: w.east.pair, settle: func() { w.caughtUp(w.east) }},
+	w, with := startReplicated(t, "with replica", binary)
+	sides := []*costSide{{name: "alone", pair: w.startAlone()}, with}
+	if other := os.Getenv("LOCKSTEP_OTHER"); other != "" {
+		_, with := startReplicated(t, "with replica, LOCKSTEP_OTHER", other)
+		sides = append(sides, with)
 	}
 	for _, s := range sides {
 		s.client = pairClient(t, s.pair)
 	}
 	for round := range n {
 		for i := range sides {
-			s := sides[(round+i)%2] // each is first in every other round
+			s := sides[(round+i)%len(sides)] // each is first in some round
 			c := s.measure(t, period, rate)
 			s.all = append(s.all, c)
 			t.Logf("round %d, %s: %.0f messages/s, 99%% of paced publishes %v, %v of CPU per message; replica behind for %v",
@@ -56,15 +57,34 @@ func TestCost(t *testing.T) {
 				c.behind.Round(time.Millisecond))
 		}
 	}
-	var rates, cpu, latencies []float64
-	for round := range n {
-		alone, with := sides[0].all[round], sides[1].all[round]
-		rates = append(rates, with.rate/alone.rate)
-		cpu = append(cpu, float64(with.cpu)/float64(alone.cpu))
-		latencies = append(latencies, float64(with.latency)/float64(alone.latency))
+	for _, s := range sides[1:] {
+		s.compare(t, sides[0])
 	}
-	t.Logf("ratios with replica to alone, medians of %d rounds: rate %.3f (goal at least 0.95), "+
-		"99%% %.3f (goal at most 1.1), CPU per message %.3f", n, median(rates), median(latencies), median(cpu))
+}
+
+// startReplicated starts two sites with a binary.
+func startReplicated(t *testing.T, name, binary string) (*world, *costSide) {
+	t.Helper()
+	w := newSites(t, nil)
+	w.binary, w.west.start = binary, replicaCommand()
+	w.east.direct, w.west.direct = true, true
+	w.begin(kept)
+	return w, &costSide{name: name, pair: w.east.pair, settle: func() { w.caughtUp(w.east) }}
+}
+
+// compare prints the ratios to a pair without a replica.
+func (s *costSide) compare(t *testing.T, alone *costSide) {
+	t.Helper()
+	var rates, cpu, latencies []float64
+	for round, is := range s.all {
+		base := alone.all[round]
+		rates = append(rates, is.rate/base.rate)
+		cpu = append(cpu, float64(is.cpu)/float64(base.cpu))
+		latencies = append(latencies, float64(is.latency)/float64(base.latency))
+	}
+	t.Logf("%s: ratios to the pair alone, medians of %d rounds: rate %.3f (goal at least 0.95), "+
+		"99%% %.3f (goal at most 1.1), CPU per message %.3f", s.name, len(s.all), median(rates), median(latencies),
+		median(cpu))
 }
 
 // replicaCommand returns the command that starts the nodes of the replica.

@@ -312,7 +312,7 @@ func (w *world) replace(s *site) {
 	require.NoError(w.t, s.pair.KillAll())
 	dir := w.nextDir(s)
 	require.NoError(w.t, os.MkdirAll(filepath.Join(dir, "a"), 0o750))
-	lockstep(w.t, "site", "seed", "--from", w.other(s).linkAddresses(), "--data-dir", filepath.Join(dir, "a", "data"),
+	lockstep(w.t, "site", "seed", "--from", w.other(s).addresses(), "--data-dir", filepath.Join(dir, "a", "data"),
 		"--site-name", s.name, "--site-token-file", w.token)
 	w.startIn(s, dir)
 }

@@ -39,16 +39,26 @@ const (
 
 // site is a pair. Its nodes advertise the addresses of relays, which delay the requests of the other site only.
 type site struct {
-	name  string
-	pair  *harness.Pair
-	ports [2]*harness.Port
-	links [2]*faultproxy.Relay
-	amqp  [2]*harness.Port
-	start []string // command that starts its nodes; nil for none
-	dirs  int      // created so far
+	name   string
+	pair   *harness.Pair
+	ports  [2]*harness.Port
+	links  [2]*faultproxy.Relay
+	amqp   [2]*harness.Port
+	start  []string // command that starts its nodes; nil for none
+	direct bool     // its nodes advertise their own addresses: no relay is used
+	dirs   int      // created so far
 }
 
-func (s *site) linkAddresses() string { return s.links[0].Address() + "," + s.links[1].Address() }
+// advertised returns the addresses that the nodes advertise.
+func (s *site) advertised() []string {
+	if s.direct {
+		return []string{s.ports[0].Address(), s.ports[1].Address()}
+	}
+	return []string{s.links[0].Address(), s.links[1].Address()}
+}
+
+// addresses returns the advertised addresses as the value of a setting.
+func (s *site) addresses() string { return strings.Join(s.advertised(), ",") }
 
 // owns reports whether a node of the site has the address.
 func (s *site) owns(address string) bool {
@@ -64,6 +74,7 @@ func (s *site) owns(address string) bool {
 type world struct {
 	t          *testing.T
 	dir        string
+	binary     string
 	token      string
 	settings   map[string]string
 	east, west *site
@@ -104,7 +115,7 @@ func newSites(t *testing.T, settings map[string]string) *world {
 	dir, err := os.MkdirTemp(os.Getenv("LOCKSTEP_KEEP"), "lockstep-"+t.Name()+"-")
 	require.NoError(t, err)
 	w := &world{
-		t: t, dir: dir, token: filepath.Join(dir, "token"), settings: settings,
+		t: t, dir: dir, binary: binary, token: filepath.Join(dir, "token"), settings: settings,
 		east: &site{name: "east"}, west: &site{name: "west"},
 	}
 	require.NoError(t, os.WriteFile(w.token, []byte(strings.Repeat("secret", 8)+"\n"), 0o600))
@@ -171,16 +182,17 @@ func (w *world) startIn(s *site, dir string) {
 	w.t.Helper()
 	settings := harness.SmallNodes()
 	maps.Copy(settings, map[string]string{
-		"site.name": s.name, "site.remote": w.other(s).linkAddresses(), "site.token-file": w.token, "insecure": "true",
+		"site.name": s.name, "site.remote": w.other(s).addresses(), "site.token-file": w.token, "insecure": "true",
 	})
 	maps.Copy(settings, w.settings)
 	address := map[string]string{"a": s.ports[0].Address(), "b": s.ports[1].Address()}
+	advertised := s.advertised()
 	var err error
 	s.pair, err = harness.Start(limited(w.t), harness.Options{
-		Binary: binary, Dir: dir, Settings: settings, EtcdNoSync: true, AFirst: true,
+		Binary: w.binary, Dir: dir, Settings: settings, EtcdNoSync: true, AFirst: true,
 		NodeSettings: map[string]map[string]string{
-			"a": {"advertise": s.links[0].Address(), "amqp.listen": s.amqp[0].Address()},
-			"b": {"advertise": s.links[1].Address(), "amqp.listen": s.amqp[1].Address()},
+			"a": {"advertise": advertised[0], "amqp.listen": s.amqp[0].Address()},
+			"b": {"advertise": advertised[1], "amqp.listen": s.amqp[1].Address()},
 		},
 		Placement: func(name, _ string) (harness.Placement, error) {
 			return harness.Placement{Address: address[name], Command: s.start}, nil
