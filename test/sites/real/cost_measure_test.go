@@ -5,8 +5,11 @@
 package real
 
 import (
+	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,6 +28,8 @@ import (
 //
 //	taskset -c 0 env LOCKSTEP_REPLICA_CPUS=1 go test -tags deep,measure ./test/sites/real -run TestCost -v
 //	LOCKSTEP_REPLICA_CPUS=1  CPUs of the nodes of the replica
+//	LOCKSTEP_NEIGHBOR=60000  also measures the pair alone while a separate pair on LOCKSTEP_REPLICA_CPUS receives this
+//	                         number of messages per second
 //	LOCKSTEP_OTHER=path      also measures this binary with a replica, to compare two versions
 //	LOCKSTEP_ROUNDS=5        rounds, each with all pairs
 //	LOCKSTEP_PERIOD=10s      duration of each of the two loads
@@ -40,6 +45,10 @@ func TestCost(t *testing.T) {
 	n, period, rate := rounds(t, 5, 1), duration(t, "LOCKSTEP_PERIOD", 10*time.Second), perSecond(t)
 	w, with := startReplicated(t, "with replica", binary)
 	sides := []*costSide{{name: "alone", pair: w.startAlone()}, with}
+	if rate := os.Getenv("LOCKSTEP_NEIGHBOR"); rate != "" {
+		load := func() (end func()) { return startNeighbor(t, rate, period) }
+		sides = append(sides, &costSide{name: "alone, LOCKSTEP_NEIGHBOR", pair: sides[0].pair, neighbor: load})
+	}
 	if other := os.Getenv("LOCKSTEP_OTHER"); other != "" {
 		_, with := startReplicated(t, "with replica, LOCKSTEP_OTHER", other)
 		sides = append(sides, with)
@@ -72,6 +81,27 @@ func startReplicated(t *testing.T, name, binary string) (*world, *costSide) {
 	return w, &costSide{name: name, pair: w.east.pair, settle: func() { w.caughtUp(w.east) }}
 }
 
+// startNeighbor starts a pair with 64 publishers on the CPUs of the replica. It returns when it publishes.
+func startNeighbor(t *testing.T, rate string, period time.Duration) (end func()) {
+	t.Helper()
+	dir := t.TempDir()
+	command := slices.Concat(replicaCommand(), []string{
+		binary, "bench", "publish", "--publishers=64", "--size=512", "--rounds=1", "--dir=" + dir, "--rate=" + rate,
+		"--duration=" + (period + bound).String(),
+	})
+	cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
+	cmd.Env = harness.Environment()
+	require.NoError(t, cmd.Start())
+	eventually(t, "a second segment of the other pair", func(context.Context) bool {
+		files, err := filepath.Glob(filepath.Join(dir, "*", "b", "data", "log", "*.seg"))
+		return err == nil && len(files) > 1
+	})
+	return func() {
+		_ = cmd.Process.Signal(os.Interrupt)
+		_ = cmd.Wait() // reports the interrupt
+	}
+}
+
 // compare prints the ratios to a pair without a replica.
 func (s *costSide) compare(t *testing.T, alone *costSide) {
 	t.Helper()
@@ -96,11 +126,12 @@ func replicaCommand() []string {
 }
 
 type costSide struct {
-	name   string
-	pair   *harness.Pair
-	client *client.Client
-	settle func() // waits until no work of the load remains
-	all    []cost
+	name     string
+	pair     *harness.Pair
+	client   *client.Client
+	settle   func()              // waits until no work of the load remains
+	neighbor func() (end func()) // starts another load during the publishers
+	all      []cost
 }
 
 // cost is the result of a round.
@@ -113,7 +144,12 @@ type cost struct {
 
 func (s *costSide) measure(t *testing.T, period time.Duration, rate int) (c cost) {
 	t.Helper()
+	end := func() {}
+	if s.neighbor != nil {
+		end = s.neighbor()
+	}
 	n, took := saturate(t, s.client, period)
+	end()
 	c.rate = float64(n) / took.Seconds()
 	ended := time.Now()
 	if s.settle != nil {
