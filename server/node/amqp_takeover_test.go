@@ -9,6 +9,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -159,9 +160,10 @@ func (v takeover) test(t *testing.T) {
 	require.NoError(t, err)
 	for {
 		resp, err := stream.Recv()
-		if err != nil {
+		if errors.Is(err, io.EOF) {
 			break
 		}
+		require.NoError(t, err)
 		for _, m := range resp.GetMessages() {
 			found[string(m.GetMessage().GetBody())] = true
 		}
