@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -35,9 +36,10 @@ type source struct {
 	primary  *replication.Primary
 	store    *store.Store
 	reader   *wal.Reader
+	read     uint64       // LSN of the last frame read
 	sent     lsn.Position // position of the last frame sent
 	applied  uint64       // LSN of the last applied record at the last call of next
-	rest     []byte       // frames that were read but not sent, because they are not applied
+	rest     []byte       // frames that were read but not sent, because they were not applied
 	compress *compressor
 	send     func(*pb.PullLogResponse) error
 	caughtUp func()      // called when all applied records were sent
@@ -68,7 +70,7 @@ func (m *Manager) serveLog(ctx context.Context, req *pb.PullLogRequest, send fun
 	kept := m.seed.resume(after)
 	defer m.seed.suspend(kept)
 	s := &source{
-		primary: primary, store: m.o.Store, sent: after, send: send,
+		primary: primary, store: m.o.Store, read: after.LSN, sent: after, send: send,
 		caughtUp: func() { m.seed.release(kept) }, limited: m.lag.limited,
 	}
 	if s.compress, err = newCompressor(); err != nil {
@@ -201,12 +203,10 @@ func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 func (s *source) next() (*pb.PullLogResponse, error) {
 	applied := s.store.Applied().LSN
 	s.applied = applied
-	if len(s.rest) == 0 && s.sent.LSN < applied {
-		frames, _, _, err := s.reader.ReadBatch(batchBytes)
-		if err != nil && !errors.Is(err, io.EOF) {
+	if s.read < applied && len(s.rest) < batchBytes {
+		if err := s.readMore(); err != nil {
 			return nil, err
 		}
-		s.rest = frames
 	}
 	resp := &pb.PullLogResponse{}
 	part, at := s.rest, s.sent
@@ -226,6 +226,23 @@ func (s *source) next() (*pb.PullLogResponse, error) {
 		resp.BehindBytes = behind * (s.bytes / s.records)
 	}
 	return resp, nil
+}
+
+// readMore appends the next frames of the log to rest.
+func (s *source) readMore() error {
+	unsent := slices.Clone(s.rest) // ReadBatch overwrites them
+	frames, last, _, err := s.reader.ReadBatch(batchBytes - len(unsent))
+	switch {
+	case errors.Is(err, io.EOF):
+		s.rest = unsent
+		return nil
+	case err != nil:
+		return err
+	case len(unsent) > 0:
+		frames = append(unsent, frames...)
+	}
+	s.rest, s.read = frames, last.LSN
+	return nil
 }
 
 func logError(err error) error {
