@@ -38,6 +38,12 @@ type Lag struct {
 	Age, Limit time.Duration
 }
 
+// sample is an end of the primary's log.
+type sample struct {
+	end uint64
+	at  time.Time
+}
+
 // lagLimit makes the writes of a primary wait while the lag of its replica exceeds the limit.
 type lagLimit struct {
 	wake chan struct{} // capacity 1

@@ -13,15 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-const (
-	// maxSamples is the maximum number of samples of the primary's log end. With one sample per sampleInterval, the
-	// lag is exact up to one hour. A longer lag is reported as at least one hour.
-	maxSamples     = 14_400
-	sampleInterval = 250 * time.Millisecond
-	rateWindow     = 5 * time.Second
-	// maxHeartbeatGap is longer than the maximum time between two responses of a stream.
-	maxHeartbeatGap = 8 * heartbeat
-)
+// rateWindow is the time over which the rate of received bytes is averaged.
+const rateWindow = 5 * time.Second
 
 // Progress describes how far a replica is behind its primary.
 type Progress struct {
@@ -31,8 +24,7 @@ type Progress struct {
 	// this node has received no end in the current epoch.
 	HeardAt time.Time
 	End     lsn.Position
-	// Lag is the age of the oldest record that the replica lacks; 0 if it lacks none. It can be too low while a
-	// connected replica is more than one hour behind.
+	// Lag is the age, at HeardAt, of the oldest record up to End that the replica lacks; 0 if it lacks none.
 	Lag time.Duration
 	// LagRecords and LagBytes are the number and the approximate size of the records up to End that the replica
 	// lacks.
@@ -47,16 +39,18 @@ type progress struct {
 	mu       sync.Mutex // guards the fields below
 	is       Progress
 	epoch    uint64
-	samples  []sample // of the primary's log end, oldest first; applied samples are removed
-	behind   uint64   // bytes in the primary's log that it has not sent
-	applied  uint64   // LSN, in the primary's log, of the last applied record
-	pending  uint64   // bytes that are received and not applied
+	behind   uint64    // bytes in the primary's log that it has not sent
+	applied  uint64    // LSN, in the primary's log, of the last applied record
+	pending  uint64    // bytes that are received and not applied
+	batches  []batch   // submitted and not applied, oldest first
+	written  time.Time // by the primary: the last submitted record; the zero time if unknown
 	received []received
 }
 
-type sample struct {
-	end uint64
-	at  time.Time
+// batch describes consecutive records that were submitted together.
+type batch struct {
+	end     uint64    // LSN of the last record
+	written time.Time // by the primary: the first record
 }
 
 type received struct {
@@ -69,10 +63,13 @@ func (p *progress) reset(at lsn.Position, epoch uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.epoch != epoch {
-		p.epoch, p.samples, p.behind = epoch, nil, 0
+		p.epoch, p.behind, p.batches, p.written = epoch, 0, nil, time.Time{}
 		p.is.HeardAt, p.is.End = time.Time{}, lsn.Position{}
 	}
-	p.applied, p.pending = at.LSN, 0
+	if len(p.batches) > 0 {
+		p.written = p.batches[0].written // their records will be received again
+	}
+	p.applied, p.pending, p.batches = at.LSN, 0, nil
 }
 
 func (p *progress) connected(is bool) {
@@ -88,19 +85,7 @@ func (p *progress) connected(is bool) {
 func (p *progress) heard(end lsn.Position, at time.Time, behind uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	before := p.is.HeardAt
 	p.is.HeardAt, p.is.End, p.behind = at, end, behind
-	last := len(p.samples) - 1
-	if end.LSN <= p.applied || last >= 0 && (p.samples[last].end == end.LSN ||
-		at.Sub(p.samples[last].at) < sampleInterval) {
-		return // an earlier sample already covers the oldest missing record
-	}
-	if last < 0 && !before.IsZero() && at.Sub(before) > maxHeartbeatGap {
-		at = before // after an outage, the oldest missing record may have been written at any time since before
-	}
-	if len(p.samples) < maxSamples {
-		p.samples = append(p.samples, sample{end.LSN, at})
-	}
 }
 
 // got records received data: the number of bytes on the connection, and the size of its frames.
@@ -119,6 +104,14 @@ func (p *progress) dropOld(now time.Time) {
 	}
 }
 
+// submitted records that a batch is submitted: the LSN of its last record, and the times at which the primary wrote
+// its first and its last record.
+func (p *progress) submitted(end uint64, first, last time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.batches, p.written = append(p.batches, batch{end, first}), last
+}
+
 // reached records that all records up to LSN n of the primary are applied. bytes is the size of the records
 // applied by this call.
 func (p *progress) reached(n uint64, bytes int) {
@@ -126,8 +119,8 @@ func (p *progress) reached(n uint64, bytes int) {
 	defer p.mu.Unlock()
 	p.applied = max(p.applied, n)
 	p.pending -= min(p.pending, uint64(bytes))
-	for len(p.samples) > 0 && p.samples[0].end <= p.applied {
-		p.samples = p.samples[1:]
+	for len(p.batches) > 0 && p.batches[0].end <= p.applied {
+		p.batches = p.batches[1:]
 	}
 }
 
@@ -141,8 +134,12 @@ func (p *progress) now(now time.Time) Progress {
 	}
 	if out.End.LSN > p.applied {
 		out.LagRecords, out.LagBytes = out.End.LSN-p.applied, p.behind+p.pending
-		if len(p.samples) > 0 {
-			out.Lag = max(0, out.HeardAt.Sub(p.samples[0].at))
+		oldest := p.written // a record that was not received cannot be older than the last one that was
+		if len(p.batches) > 0 {
+			oldest = p.batches[0].written
+		}
+		if !oldest.IsZero() {
+			out.Lag = max(0, out.HeardAt.Sub(oldest))
 		}
 	}
 	p.dropOld(now)

@@ -170,8 +170,11 @@ func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byt
 	if failed != nil {
 		return nil, failed
 	}
-	var items []replication.Item
-	all := len(frames)
+	var (
+		items       []replication.Item
+		first, last time.Time
+		all         = len(frames)
+	)
 	for len(frames) > 0 && at.LSN < limit {
 		f, rest, err := wal.DecodeFrame(frames, at)
 		if err != nil {
@@ -182,6 +185,10 @@ func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byt
 			continue
 		}
 		if payload := p.envelope(f); payload != nil {
+			last = writtenAt(f)
+			if len(items) == 0 {
+				first = last
+			}
 			items = append(items, replication.Item{Payload: payload, Site: true, Done: p.done(f.Pos)})
 		}
 	}
@@ -193,9 +200,10 @@ func (p *puller) submit(ctx context.Context, frames []byte, limit uint64) ([]byt
 	if len(items) == 0 {
 		p.progress.reached(0, bytes)
 	} else {
-		last := &items[len(items)-1]
-		done := last.Done
-		last.Done = func(r *txn.Result, err error) {
+		p.progress.submitted(at.LSN, first, last)
+		end := &items[len(items)-1]
+		done := end.Done
+		end.Done = func(r *txn.Result, err error) {
 			p.progress.reached(at.LSN, bytes)
 			done(r, err)
 		}
@@ -232,6 +240,15 @@ func (p *puller) envelope(f wal.Frame) []byte {
 	}
 	s := txn.Site{Lineage: p.lineage, Epoch: p.epoch, Upstream: f.Pos, Logical: f.Pos.LSN + p.offset}
 	return txn.AppendSite(make([]byte, 0, len(f.Payload)+maxEnvelopeBytes), &s, f.Payload)
+}
+
+// writtenAt returns the time of the transaction in a frame, by the clock of the primary. The precision is 1 ms.
+func writtenAt(f wal.Frame) time.Time {
+	var r txn.Reader
+	if r.Reset(f.Payload) != nil {
+		return time.Time{} // applying it will fail
+	}
+	return time.UnixMilli(r.TimeMS())
 }
 
 // done returns the completion callback for the transaction at a position.
