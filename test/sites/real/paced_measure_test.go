@@ -33,16 +33,22 @@ func duration(t *testing.T, variable string, standard time.Duration) time.Durati
 	return d
 }
 
+// integer returns the integer in an environment variable, or standard if the variable is unset.
+func integer(t *testing.T, variable string, standard int) int {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return standard
+	}
+	n, err := strconv.Atoi(text)
+	require.NoError(t, err, variable)
+	return n
+}
+
 // perSecond returns the rate of paced publishes.
 func perSecond(t *testing.T) int {
 	t.Helper()
-	text := os.Getenv("LOCKSTEP_RATE")
-	if text == "" {
-		return 2000
-	}
-	n, err := strconv.Atoi(text)
-	require.NoError(t, err, "LOCKSTEP_RATE")
-	return n
+	return integer(t, "LOCKSTEP_RATE", 2000)
 }
 
 // pairClient returns a client with the addresses of one pair.

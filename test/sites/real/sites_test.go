@@ -5,6 +5,7 @@
 package real
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -46,6 +47,7 @@ type site struct {
 	amqp   [2]*harness.Port
 	start  []string // command that starts its nodes; nil for none
 	direct bool     // its nodes advertise their own addresses: no relay is used
+	parent string   // directory for its data, or empty for the directory of the test
 	dirs   int      // created so far
 }
 
@@ -171,7 +173,7 @@ func (w *world) other(s *site) *site {
 // nextDir returns a new directory for the data of a site.
 func (w *world) nextDir(s *site) string {
 	s.dirs++
-	return filepath.Join(w.dir, fmt.Sprintf("%s-%d", s.name, s.dirs))
+	return filepath.Join(cmp.Or(s.parent, w.dir), fmt.Sprintf("%s-%d", s.name, s.dirs))
 }
 
 // start starts a site with empty nodes.
