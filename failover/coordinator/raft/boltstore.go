@@ -15,7 +15,14 @@ import (
 const (
 	logsBucket = "logs"
 	confBucket = "conf"
+
+	// Keys of hashicorp/raft in confBucket.
+	currentTermKey = "CurrentTerm"
+	voteTermKey    = "LastVoteTerm"
 )
+
+// errVoted is returned for a second vote in a term, or a vote in an earlier term.
+var errVoted = errors.New("this voter has voted in this or a newer term")
 
 // errKeyNotFound is returned for a missing key. It must have this text, because hashicorp/raft compares the text.
 var errKeyNotFound = errors.New("not found")
@@ -126,7 +133,21 @@ func (s *boltStore) Get(key []byte) (value []byte, err error) {
 	return value, err //nolint:wrapcheck // raft compares the text
 }
 
-func (s *boltStore) SetUint64(name []byte, n uint64) error { return s.Set(name, key(n)) }
+// SetUint64 stores a number. It returns errVoted for the term of a vote unless that term is higher than the stored one.
+// Raft then does not vote. This is a second protection against an incorrect term in memory, with which raft would vote
+// in a term that is older than its last vote, and could then vote twice in the newer term.
+func (s *boltStore) SetUint64(name []byte, n uint64) error {
+	if string(name) != voteTermKey {
+		return s.Set(name, key(n))
+	}
+	return s.db.Update(func(tx *bbolt.Tx) error { //nolint:wrapcheck // the caller adds the path
+		b := tx.Bucket([]byte(confBucket))
+		if have := b.Get(name); len(have) == 8 && n <= binary.BigEndian.Uint64(have) {
+			return fmt.Errorf("%w: term %d, last vote in term %d", errVoted, n, binary.BigEndian.Uint64(have))
+		}
+		return b.Put(name, key(n))
+	})
+}
 
 func (s *boltStore) GetUint64(name []byte) (uint64, error) {
 	value, err := s.Get(name)

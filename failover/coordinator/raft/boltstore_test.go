@@ -66,6 +66,22 @@ func TestBoltStoreReadsRaftBoltDB(t *testing.T) {
 	require.Equal(t, raw(t, old), raw(t, copied))
 }
 
+// The term of the last vote only increases.
+func TestVoteTermIncreases(t *testing.T) {
+	s := openTestStore(t, filepath.Join(t.TempDir(), logFile))
+	vote := func(term uint64) error { return s.SetUint64([]byte(voteTermKey), term) }
+	require.NoError(t, vote(3))
+	require.ErrorIs(t, vote(2), errVoted)
+	require.ErrorIs(t, vote(3), errVoted)
+	require.NoError(t, vote(4))
+	term, err := s.GetUint64([]byte(voteTermKey))
+	require.NoError(t, err)
+	require.EqualValues(t, 4, term)
+	for _, term := range []uint64{4, 2} {
+		require.NoError(t, s.SetUint64([]byte(currentTermKey), term))
+	}
+}
+
 func TestBoltStore(t *testing.T) {
 	s := openTestStore(t, filepath.Join(t.TempDir(), logFile))
 	last, err := s.LastIndex()

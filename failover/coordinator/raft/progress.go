@@ -72,8 +72,8 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 
 type diskState struct {
 	// Term is the newest term in which the voter had a leader, voted or was a candidate. It can be higher than the
-	// library's current term, which a late heartbeat of an earlier leader can lower even after the voter has
-	// acknowledged an entry of a newer term.
+	// library's current term, which a heartbeat can lower if this voter becomes a candidate at the same time, and which
+	// late heartbeats of earlier leaders lowered in 0.1.0.
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`
@@ -96,7 +96,7 @@ func (d *disk) state() (diskState, error) { return reading(d, d.readState) }
 
 func (d *disk) readState() (diskState, error) {
 	var s diskState
-	for key, to := range map[string]*uint64{"CurrentTerm": &s.Term, "LastVoteTerm": &s.Voted} { // raft's key names
+	for key, to := range map[string]*uint64{currentTermKey: &s.Term, voteTermKey: &s.Voted} {
 		n, err := d.store.GetUint64([]byte(key))
 		if err != nil && !errors.Is(err, errKeyNotFound) {
 			return diskState{}, fmt.Errorf("raft: read %s in %s: %w", key, d.dir, err)

@@ -37,7 +37,9 @@ type transport struct {
 	wg      sync.WaitGroup
 
 	// leads reports whether this voter still leads in the term, and id is one of its followers.
-	leads      func(term uint64, id hraft.ServerID) bool
+	leads func(term uint64, id hraft.ServerID) bool
+	// follows reports whether this voter is a follower in the term.
+	follows    func(term uint64) bool
 	stalled    func() bool
 	closed     chan struct{}
 	once       sync.Once
@@ -118,12 +120,24 @@ func (t *transport) Close() error {
 	return err
 }
 
+// SetHeartbeatHandler sets the function that handles heartbeats of the current term while raft's main goroutine
+// writes to the disk. The main goroutine handles the other heartbeats, unless a stalled disk blocks it: a heartbeat
+// that begins a term could otherwise be delayed until the main goroutine has voted or stored entries in a newer term,
+// and would then lower the term of this voter.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	if handle == nil {
 		t.NetworkTransport.SetHeartbeatHandler(nil)
 		return
 	}
 	t.NetworkTransport.SetHeartbeatHandler(func(rpc hraft.RPC) {
+		if r, is := rpc.Command.(*hraft.AppendEntriesRequest); !is || !t.follows(r.Term) && !t.stalled() {
+			select {
+			case t.inbound <- rpc:
+			case <-t.closed:
+				rpc.Respond(nil, hraft.ErrTransportShutdown)
+			}
+			return
+		}
 		t.heartbeats.RLock()
 		defer t.heartbeats.RUnlock()
 		handle(rpc)

@@ -142,7 +142,7 @@ func Start(o Options) (_ *Voter, err error) {
 	v.peers = newPeers(dial)
 	v.port = newPort(ln, o.TLS, v.addresses, o.Advertise, v.admit, o.Logger)
 	v.trans = newTransport(v.port, dial, seen, o.RequestTimeout, rlog)
-	v.trans.leads, v.trans.stalled = v.leads, v.stalled
+	v.trans.leads, v.trans.follows, v.trans.stalled = v.leads, v.follows, v.stalled
 	rc := withLongTimeouts(raftConfig(d.id, o.ElectionTimeout, rlog))
 	rc.NotifyCh = v.notify
 	r, err := hraft.NewRaft(rc, v.fsm, v.logs, d.store, d.snaps, v.trans)
@@ -221,6 +221,12 @@ func (v *Voter) leads(term uint64, id hraft.ServerID) bool {
 	r := v.engine()
 	return r != nil && r.State() == hraft.Leader && r.CurrentTerm() == term &&
 		slices.ContainsFunc(v.servers(), func(s hraft.Server) bool { return s.ID == id })
+}
+
+// follows reports whether this voter is a follower in the term.
+func (v *Voter) follows(term uint64) bool {
+	r := v.engine()
+	return r != nil && r.State() == hraft.Follower && r.CurrentTerm() == term
 }
 
 func (v *Voter) stalled() bool {
