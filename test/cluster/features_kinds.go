@@ -180,7 +180,8 @@ func dedupKind() featureKind {
 	return featureKind{
 		name: "dedup", into: "in",
 		queues: map[string]admin.CreateQueueOptions{
-			"in": subscribed(admin.QueueConfig{DedupWindow: 24 * time.Hour}, SubAudit),
+			// The window is longer than any jump of a clock that a test injects.
+			"in": subscribed(admin.QueueConfig{DedupWindow: 90 * 24 * time.Hour}, SubAudit),
 		},
 		message: func(f *feature) client.Message { return client.Message{MessageID: fmt.Sprint(f.n + 1)} },
 		act:     func(f *feature) { f.resend(historycheck.ID{Producer: f.id, N: 1 + f.rng.Uint64N(f.n)}) },
