@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// applyRecords is the maximum number of records applied while mu is held, so that queries can run in between.
+	// applyRecords is the maximum number of records applied before mu is released, so that queries can run.
 	applyRecords = 512
 	catchUpBytes = 1 << 20
 )

@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// copyBytes is the maximum size of one read by CopyMessages, and the size of the result at which it stops reading.
+// copyBytes is the maximum size of one read by CopyMessages, and the size of the result at which CopyMessages
+// returns.
 const copyBytes = 8 << 20
 
 // CopyMessages returns this node's copies of the messages of a queue with sequences first to last. The other node

@@ -19,8 +19,8 @@ var (
 
 // Errors of an open file.
 var (
-	// ErrFull means that no page is free, and that the filesystem is full or the file has its maximum size. Earlier
-	// allocations stay valid, and a retry may succeed.
+	// ErrFull means that no free range is large enough, and that the filesystem is full or the file has its maximum
+	// size. Earlier allocations stay valid, and a retry may succeed.
 	ErrFull = errors.New("page file is full")
 	// ErrFailed means that a sync or a meta slot write failed, or that a bug was detected. All writing methods return it
 	// from then on. Reopen the file to continue from the last durable checkpoint (INV-7).

@@ -71,7 +71,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 func (im *Importer) Meta() Meta { return im.meta }
 
 // WriteAt writes data of the source file at the same offset; pages are verified when they are read. It returns
-// ErrMisuse outside the range of the pages. After ErrFailed the import must be aborted.
+// ErrMisuse for data outside the range of the pages. After ErrFailed the import must be aborted.
 func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()

@@ -16,7 +16,7 @@ const AppDataBytes = 64
 // Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData. The file sets
 // the other fields.
 type Meta struct {
-	// Checkpoint is the checkpoint number. Numbers increase, with gaps.
+	// Checkpoint is the checkpoint number. Numbers increase and can have gaps.
 	Checkpoint uint64
 	Position   lsn.Position
 	Root       Extent // zero if the checkpoint is empty

@@ -45,7 +45,7 @@ type Engine interface {
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
 	Unwritten() Unwritten
-	// Collect returns a batch of messages that are not in pages, about maxBytes. The messages stay in memory until
+	// Collect returns a batch with about maxBytes of messages that are not in pages. The messages stay in memory until
 	// Publish.
 	Collect(maxBytes int64) *queue.Batch
 	// CollectAll returns a batch of all changes after a checkpoint. at is the position of the last applied record.

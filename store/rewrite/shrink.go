@@ -108,8 +108,8 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 	return r, nil
 }
 
-// shrinkFailed makes the store unusable after a failed write (INV-7), but not if the disk is full, a page is corrupt
-// or the context ended.
+// shrinkFailed returns the error of a failed shrink. It makes the store unusable after a failed write (INV-7), but
+// not if the disk is full, a page is corrupt or the context ended.
 func (m *Maintenance) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// A window of commits ends after windowTime if it has windowCommits, otherwise after windowLongest.
+	// A window of commits ends when it is at least windowTime long and contains windowCommits commits, or after
+	// windowLongest.
 	windowTime    = 50 * time.Millisecond
 	windowCommits = 16
 	windowLongest = time.Second

@@ -380,7 +380,7 @@ func (e *Edit) rebalance(n *node, i int) {
 }
 
 // merge merges the children left and left+1 of n, unless the result would be nearly full. It reports whether it
-// did.
+// merged them.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

@@ -4,8 +4,8 @@
 // operating system's filesystem (OS). Filesystems for tests are in test/vfs.
 //
 // FS has the durability guarantees of POSIX. File.Sync makes the content and the size of a file durable, but not its
-// name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was created
-// and synced, but whose directory was never synced, may be missing after a crash.
+// name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was
+// created and synced may be missing after a crash if its directory was never synced.
 package vfs
 
 import (
@@ -116,7 +116,7 @@ type FileInfo struct {
 // Usage is the space usage of a filesystem.
 type Usage struct {
 	TotalBytes uint64
-	// FreeBytes includes the space reserved for root, AvailableBytes does not.
+	// FreeBytes includes the space reserved for root; AvailableBytes does not.
 	FreeBytes      uint64
 	AvailableBytes uint64
 	// NoInodes reports whether no further file can be created, regardless of the free space.

@@ -54,7 +54,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// setFlags decodes flags. h.firstLSN must be set.
+// setFlags sets the fields of h that are encoded in flags. h.firstLSN must already be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
@@ -110,8 +110,9 @@ type blockInfo struct {
 	maxPayload  int
 }
 
-// walkFrames reads the headers of frames without verifying checksums. It calls termEnd with the last position of each
-// term that ends within the frames or directly before them. prev is the position before the frames.
+// walkFrames reads the headers of frames and verifies that the frames follow the position prev, but does not verify
+// checksums. It calls termEnd with the last position of each term that ends within the frames or directly before
+// them.
 func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
 	var info blockInfo
 	for last := prev; len(frames) > 0; {

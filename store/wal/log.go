@@ -212,8 +212,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep writes a seal when the log is idle, syncs with SyncInterval, syncs the headers of new segments, recycles
-// segments after the release of a hold, and reports a failure.
+// keep writes a seal when the log is idle, syncs the log in mode SyncInterval, syncs the headers of new segments,
+// recycles segments after the release of a hold, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -357,8 +357,9 @@ func (l *Log) TermEnds() []lsn.Position {
 	return ends
 }
 
-// PositionOf returns the position of a record in the log, or of the record directly before the first. Unless the record
-// is the last of its term, PositionOf reads it from the disk. It returns false if the record is missing or unreadable.
+// PositionOf returns the position of a record in the log, or of the record directly before the first. If the record
+// is not the last of its term, PositionOf reads it from the disk. It returns false if the record is missing or
+// unreadable.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true

@@ -60,7 +60,8 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// newReader returns a reader with its segment. It sets the exact position only if the record is the one after End.
+// newReader returns a reader in the segment that contains the record. It sets the exact position only if the record
+// is the one after End.
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -12,8 +12,8 @@ import (
 // Hold prevents the removal of records. See Log.Hold.
 type Hold struct{ l *Log }
 
-// Hold prevents the removal of the record and all later ones until Hold.Release. Records may already have been removed:
-// check First, or read the record. A hold does not survive Close or Reset.
+// Hold prevents the removal of the given record and all later ones until Hold.Release. Some of them may already have
+// been removed: check First, or read the record. A hold does not survive Close or Reset.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()
@@ -94,7 +94,7 @@ func (l *Log) trim() {
 	}
 }
 
-// wantsTrim reports whether a trim only has to wait until the header of the second segment is durable.
+// wantsTrim reports whether the oldest segment can be removed as soon as the header of the second segment is durable.
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
