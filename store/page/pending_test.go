@@ -165,7 +165,7 @@ func TestPagesAreReused(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// A pin does not hold pages that were allocated after it.
+// A pin does not prevent the reuse of pages that were allocated after it.
 func TestPinHoldsOnlyOlderPages(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)

@@ -122,7 +122,8 @@ func (m *machine) set(models ...model) {
 	m.allowed, m.now = models, models[len(models)-1]
 }
 
-// runGeneration opens the log, checks it, runs a workload, and keeps the disk of a crash for the next generation.
+// runGeneration opens the log, checks it, runs a workload, and saves the disk of a simulated crash for the next
+// generation.
 func (m *machine) runGeneration(generation int) {
 	fault := faultfs.New(m.mem)
 	m.mu.Lock()

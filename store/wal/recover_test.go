@@ -17,7 +17,7 @@ import (
 )
 
 // If the last, unsynced block is truncated at any byte and followed by zeros or other bytes, Open truncates the log
-// before it. The log remains usable.
+// before this block. The log remains usable.
 func TestTornTail(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
