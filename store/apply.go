@@ -147,7 +147,8 @@ func (s *Store) applyFrames(
 	return before, frames, err
 }
 
-// applySome applies at most applyRecords records, and appends their results to s.results. mu must be held.
+// applySome applies records up to LSN upTo, at most applyRecords, and appends their results to s.results. mu must be
+// held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
 		f, rest, err := wal.NextFrame(frames, before) // frames were verified when read, received or created

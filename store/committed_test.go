@@ -172,7 +172,7 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// After a crash at any point, the committed LSN is not higher than before the crash, and not lower than the last
+// After a crash at any point, the committed LSN is not higher than before the crash. It is not lower than the last
 // committed LSN in a durable block or checkpoint.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150

@@ -117,7 +117,7 @@ func (in *Install) replace() error {
 		return err
 	}
 	s.snapshots.closeAll() // they read the replaced file
-	// The incarnation is incremented together with the mark. The snapshot may end before records that this store has
+	// The incarnation is incremented together with the mark. The snapshot may lack records that this store has
 	// acknowledged. A cluster record that lists the old content as in sync must not match the new content (INV-4).
 	if err := s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Install = &datadir.InstallMark{Position: in.header.Position}

@@ -26,9 +26,9 @@ const (
 )
 
 // laneCache caches messages of queues with priorities. When an extent is read for messages of one priority, the cache
-// stores its messages of lower priorities, so that the extent is not read once for each priority. Messages never
-// change and sequences are never reused, so an entry is valid while the store uses the page file. Reading an entry
-// removes it.
+// stores the extent's further messages of this priority and of lower priorities. Otherwise the extent would be read
+// once for each priority. Messages never change and sequences are never reused, so an entry is valid while the store
+// uses the page file. Reading an entry removes it.
 //
 // A full cache accepts no new messages: consumers need the messages that are already cached earlier.
 type laneCache struct {
@@ -122,8 +122,8 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 	return true
 }
 
-// keep caches messages of an extent that was read for one priority: the messages of that priority after last, and all
-// messages of lower priorities.
+// keep caches messages of an extent that was read for one priority: the messages of that priority after sequence
+// last, and all messages of lower priorities. It stops when the cache would exceed limit bytes.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {

@@ -38,7 +38,7 @@ type ReadRequest struct {
 	// subscription needs.
 	Sub  uint32
 	From uint64
-	// Before, if not 0, excludes messages with this sequence or a higher one. It is not used with Lanes.
+	// Before, if not 0, excludes messages with this sequence or a higher one. Callers must not combine it with Lanes.
 	Before      uint64
 	MaxMessages int
 	// MaxBytes limits the size of the result, if not 0. The first message is returned regardless of its size.
@@ -187,8 +187,8 @@ type reading struct {
 	want  []wanted
 }
 
-// fromTail appends messages from memory. If the next message is in pages, it collects the messages to fetch from pages,
-// pins the required view, and returns true.
+// fromTail appends messages from memory. If the next message is in pages, it collects the messages to fetch from
+// pages, acquires a read guard and a view of the index, and returns true.
 func (r *reading) fromTail() (stored bool, err error) {
 	r.s.mu.RLock()
 	defer r.s.mu.RUnlock()

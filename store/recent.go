@@ -23,7 +23,7 @@ type appended struct {
 	end    lsn.Position
 }
 
-// keep adds a batch, unless other batches exist and the limit would be exceeded.
+// keep adds a batch. If other batches exist and the limit would be exceeded, keep does not add the batch.
 func (r *recentFrames) keep(b appended, limit int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -208,8 +208,8 @@ func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	}
 }
 
-// BuiltSize returns the size of a file that a Builder writes with the given number of extent pages: the number of all
-// pages, the number of bitmap and directory pages, and the size in bytes.
+// BuiltSize returns the size of a file that a Builder writes with the given number of extent pages. total is the
+// number of all pages, and bitmap the number of bitmap and directory pages.
 func BuiltSize(pageSize int, pages uint64) (total, bitmap uint64, fileBytes int64) {
 	g := geometry{pageSize: pageSize}
 	total, chunks, leaves := g.withBitmap(pages)

@@ -12,7 +12,7 @@ import (
 var (
 	ErrNotPageFile  = errors.New("not a page file")
 	ErrNewerVersion = errors.New("page file has a newer format")
-	// ErrCorrupt means that data does not read back as it was written. See CorruptError.
+	// ErrCorrupt means that the data read from the file is not the data that was written. See CorruptError.
 	ErrCorrupt  = errors.New("page file is corrupt")
 	ErrPageSize = errors.New("page size must be a multiple of 2048, at most 1048576")
 )

@@ -64,8 +64,8 @@ type Options struct {
 // Recovery describes the state found by Open.
 type Recovery struct {
 	Slot int
-	// Other is the reason why the meta slot that is not used is invalid, or nil. An error indicates corruption,
-	// unless a crash interrupted a slot write.
+	// Other is the reason why the meta slot that is not used is invalid, or nil. If no crash interrupted a slot write,
+	// an error indicates corruption.
 	Other error
 }
 

@@ -164,7 +164,8 @@ func (m *Maintenance) Interrupt() {
 	}
 }
 
-// Close interrupts the running operation, and prevents further ones. Engine.Usable must already return an error.
+// Close interrupts the running operation, and prevents further operations. Engine.Usable must already return an
+// error.
 func (m *Maintenance) Close() {
 	m.mu.Lock()
 	m.closed = true

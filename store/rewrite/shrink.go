@@ -141,8 +141,8 @@ func (t *tailExtents) Pop() any {
 	return e
 }
 
-// findTail returns the extents after the page at which a file without gaps would end. If their size exceeds
-// o.MoveBytes, it returns only the last ones.
+// findTail returns the extents after the page at which a file without gaps would end. If their total size exceeds
+// o.MoveBytes, it returns only the last of them.
 func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailExtents, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
@@ -167,7 +167,8 @@ func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*
 	return t, err
 }
 
-// moveTail moves message extents from the end of the file into gaps, the last ones first, in rounds.
+// moveTail moves message extents from the end of the file into gaps, in rounds, starting with the last extent. It
+// returns the number of bytes moved.
 func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 	if err := m.e.MakeGaps(); err != nil {
 		return 0, err

@@ -18,10 +18,11 @@ import (
 //	| u32   | u32   | u32    | u32   | LSN u64    | LSN u64   | length |
 //	+-------+-------+--------+-------+------------+-----------+--------+
 //
-// Bit 0 of flags marks a seal. The other bits contain first LSN - commit LSN. They are 0 if no record was known to be
-// committed, or if the difference does not fit. commit LSN is the LSN of the last record known to be committed when the
-// block was written (INV-13). It is less than first LSN. Releases before INV-13 wrote 0 and ignore these bits. The
-// segment version and size therefore did not change, and a pair can be downgraded to such a release.
+// Bit 0 of flags marks a seal. The other bits contain first LSN - commit LSN. These bits are 0 if no record was known
+// to be committed, or if the difference does not fit. The commit LSN is the LSN of the last record known to be
+// committed when the block was written (INV-13). It is less than the first LSN. Releases before INV-13 wrote 0 and
+// ignore these bits. The segment version and size therefore did not change, and a pair can be downgraded to such a
+// release.
 //
 // durable LSN is the LSN of the last record known to be durable when the block was written. Recovery uses it to
 // distinguish a corrupt middle from a torn tail. crc is the CRC32C of bytes 8 to 31. Its initial value is derived from

@@ -40,7 +40,8 @@ type Log struct {
 	syncMu  iolock.Mutex
 	syncing []*segment
 
-	// mu guards the fields below, and the guarded ones of segments. No disk access happens under it.
+	// mu guards the fields below, and the fields of segments that are marked as guarded. No disk access happens under
+	// it.
 	mu     sync.RWMutex
 	segs   []*segment
 	end    lsn.Position

@@ -180,8 +180,8 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, r.corrupt(err)
 	}
 	if !r.anchored {
-		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, and its own
-		// checksum covers that.
+		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, and the record's
+		// checksum covers this field.
 		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)
