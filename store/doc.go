@@ -9,8 +9,8 @@
 // replicator (package replication) calls Apply up to an LSN that it knows to be committed (INV-5). Apply runs the
 // deterministic state machine of package queue. Messages stay in memory in the tail of their queue, as slices of the
 // appended frames. A background goroutine, the pager, writes old tail messages to free pages of page.db. It also
-// writes checkpoints. A checkpoint is a copy-on-write tree with all applied changes; a write to the other meta slot
-// makes it durable. The log before a checkpoint can be recycled.
+// writes checkpoints. A checkpoint is a copy-on-write tree with all applied changes; the write of a meta slot makes
+// the checkpoint durable. The log before a checkpoint can be recycled.
 //
 // A message is written to the log once. If it is not consumed before the pager reaches it, the pager also writes it
 // to page.db once.

@@ -30,7 +30,7 @@ const (
 // once for each priority. Messages never change and sequences are never reused, so an entry is valid while the store
 // uses the page file. Reading an entry removes it.
 //
-// A full cache accepts no new messages: consumers need the messages that are already cached earlier.
+// A full cache accepts no new messages, because the messages in the cache will be read first.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 

@@ -70,8 +70,8 @@ func (f *File) HasCache() bool {
 	return ok
 }
 
-// IsCached reports whether almost all of the given number of bytes, beginning at page first, are in the page cache.
-// If the system does not report this, known is false.
+// IsCached reports whether almost all bytes of a range, which begins at page first, are in the page cache. If the
+// system does not report this, known is false.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {

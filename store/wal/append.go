@@ -164,9 +164,9 @@ func (l *Log) Committed() uint64 {
 	return l.committed
 }
 
-// wantsSeal reports whether no block header yet records that all synced records are durable, or that all committed
-// records are committed. With SyncOff, a commit LSN does not wait for a sync: a crash of the process must not lose
-// it.
+// wantsSeal reports whether a new durable LSN or commit LSN is not yet in a block header. It returns false while
+// records are unsynced. Only with SyncOff, a commit LSN does not wait for a sync, since a crash of the process must
+// not lose it.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
