@@ -91,8 +91,8 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog retains the records with LSN n or higher in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in the
-// log yet are ignored. The log persists the committed LSN with its next block, or after 100 ms with a separate block
+// NoteCommitted marks the records up to upTo as committed, before they are applied. Records that are not in the log
+// yet are ignored. The log persists the committed LSN with its next block, or after 100 ms with a separate block
 // (INV-13). The call is cheap and safe for concurrent use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 

@@ -115,7 +115,7 @@ type extentState struct {
 	entry index.Entry // its Extent is zero if no extent contains the message
 	alive []uint64    // needed sequences
 	have  []Message   // readable messages among them
-	why   error       // why the others are unreadable; nil if all are readable
+	why   error       // why the other needed messages are unreadable; nil if all are readable
 }
 
 func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {

@@ -103,7 +103,7 @@ func NewGovernor() *Governor {
 }
 
 const (
-	// A slot is an eighth of a power of two wide, starting at 1 µs.
+	// Each doubling of the latency, starting at 1 µs, is divided into eight slots.
 	slotBits = 3
 	slots    = 28 << slotBits
 )

@@ -56,7 +56,7 @@ type File interface {
 	io.WriterAt
 	io.Closer
 	// WriteVec writes the buffers consecutively at offset, as one write if the system supports it. It returns the number
-	// of bytes written, and an error if that is less than all of them. It does not retain bufs or the buffers.
+	// of bytes written, and an error if not all bytes were written. It does not retain bufs or the buffers.
 	WriteVec(offset int64, bufs ...[]byte) (int, error)
 	// Sync makes the file's content durable before it returns nil, with the metadata needed to read it (size and
 	// extents). After an error, the state of all writes since the last successful Sync is unknown. A retry does not

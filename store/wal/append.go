@@ -142,9 +142,9 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted records that the log's records up to the given one are committed. The header of the next block
-// contains the commit LSN; if no block follows soon, a seal contains it (INV-13). A call with a lower record than
-// an earlier call has no effect.
+// NoteCommitted marks the log's records up to the given one as committed. The header of the next block contains the
+// commit LSN; if no block follows soon, a seal contains it (INV-13). A call with a lower record than an earlier call
+// has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)

@@ -40,9 +40,9 @@ func (h *Hold) Release() {
 	wake(h.l.wakeTrim)
 }
 
-// Release records that the records up to upTo are in a durable checkpoint. It removes or recycles the segments that
-// contain only such records, except for Options.KeepBytes of log and held records. It may sync files and the directory,
-// but appends nothing.
+// Release marks the records up to upTo as contained in a durable checkpoint. It removes or recycles the segments that
+// contain only such records, except for Options.KeepBytes of log and held records. It may sync files and the
+// directory, but appends nothing.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
