@@ -20,7 +20,8 @@ const (
 )
 
 const (
-	// bypassBytes is the minimum size of a direct write, since the disk takes about 100 µs for a write of any size.
+	// bypassBytes is the minimum size of a direct write. The disk takes about 100 µs for a direct write of any size,
+	// which is too slow for small writes.
 	bypassBytes = 128 << 10
 	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20

@@ -82,7 +82,7 @@ type counters struct {
 
 type recovery struct {
 	records uint64 // verified
-	// torn is set if a torn tail was truncated. The other torn fields are its location, if known.
+	// torn is set if a torn tail was truncated. The other torn fields are the location of the torn tail, if known.
 	torn             bool
 	tornSegment      string
 	tornOffset       int64
@@ -173,7 +173,7 @@ func (l *Log) usable() error {
 	return l.usableForReading()
 }
 
-// fail marks the log as failed (INV-7). All later calls return the first error.
+// fail marks the log as failed (INV-7) and returns the error. Later calls of fail return the first error.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)

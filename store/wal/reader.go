@@ -119,15 +119,16 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again.
-// The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError are final.
+// Next verifies and returns the next record. io.EOF means that no further record exists yet; Next may be called
+// again. The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError are final.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
 }
 
-// ReadBatch returns as many frames as fit into maxBytes, but at least one, with their number and the position of the
-// last one. The bytes are valid until the next call. io.EOF means that no further record exists yet.
+// ReadBatch returns as many frames as fit into maxBytes, but at least one. last is the position of the last frame,
+// and n the number of frames. The bytes are valid until the next call. io.EOF means that no further record exists
+// yet.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
 	for {
