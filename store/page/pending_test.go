@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// writeChecker fails writes to protected pages.
+// writeChecker makes writes to protected pages fail.
 type writeChecker struct {
 	w      *world
 	slots  map[uint64]map[No]bool // pages of the checkpoints in the meta slots, by checkpoint number

@@ -24,7 +24,7 @@ func TestLatencySlots(t *testing.T) {
 	require.Equal(t, slots-1, slotOf(time.Hour))
 }
 
-// node simulates commits at a rate, which take longer while work runs.
+// node simulates a steady rate of commits, which take longer while work runs.
 type node struct {
 	g *Governor
 	// alone is the latency without work; disturbed is the latency that work at full speed adds.

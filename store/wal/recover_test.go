@@ -193,7 +193,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 		l.Release(l.End().LSN)
 	}
 	end := l.End()
-	// A power failure after everything was synced.
+	// Simulate a power failure after everything was synced.
 	o.FS = mem.CrashClone(nil)
 	l = mustOpen(t, o)
 	require.Equal(t, end, l.End())

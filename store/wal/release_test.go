@@ -97,7 +97,7 @@ func TestSegmentsAreRecycled(t *testing.T) {
 				created = fault.Count(faultfs.OpCreate)
 			}
 		}
-		// One more if the preparer was faster than the Release after the same roll.
+		// One more file is created if the preparer was faster than the Release after the same roll.
 		require.LessOrEqual(t, fault.Count(faultfs.OpCreate), created+1)
 		require.Greater(t, l.counters.rolls.Load(), uint64(15))
 		require.Zero(t, l.counters.stalledRolls.Load())
