@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// applyRecords is the maximum number of records applied while mu is held, so that queries can run in between.
+	// applyRecords is the maximum number of records applied before mu is released, so that queries can run.
 	applyRecords = 512
 	catchUpBytes = 1 << 20
 )
@@ -29,8 +29,8 @@ const (
 // returns; the data to which its fields point may be retained.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their part of the memory budget. It also blocks while a rewrite copies the most
-// recent changes, and while a digest or checkpoint is taken at the applied LSN.
+// the messages in memory exceed their part of the memory budget. It also blocks while a rewrite copies page.db, and
+// while a digest or checkpoint is taken at the applied LSN.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
@@ -147,7 +147,8 @@ func (s *Store) applyFrames(
 	return before, frames, err
 }
 
-// applySome applies at most applyRecords records, and appends their results to s.results. mu must be held.
+// applySome applies records up to LSN upTo, at most applyRecords, and appends their results to s.results. mu must be
+// held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
 		f, rest, err := wal.NextFrame(frames, before) // frames were verified when read, received or created
@@ -204,8 +205,8 @@ func (s *Store) Applied() lsn.Position {
 	return s.applied
 }
 
-// waitForRoom blocks while too many messages are in memory, a rewrite copies recently applied data, or a hold is at the
-// applied position. It returns ErrInterrupted when stop is closed.
+// waitForRoom blocks while too many messages are in memory, a rewrite copies page.db, or a hold is at the applied
+// position. It returns ErrInterrupted when stop is closed.
 func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -245,8 +246,8 @@ func (s *Store) mustWait() bool {
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has room for a transaction of the given size, so that two very large transactions are
-// not in memory at the same time. It waits at most 10 s, and only until the messages that were in memory at the time
-// of the call are written to pages. It does not wait while pages cannot be written.
+// not in memory at the same time. It waits at most 10 s, and only until most of the messages that were in memory at
+// the time of the call are written to pages. It does not wait while pages cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// BenchmarkPublish appends and applies batches of messages, without replication or gRPC.
+// BenchmarkPublish appends and applies batches of messages and then reads the messages, without replication or gRPC.
 func BenchmarkPublish(b *testing.B) {
 	for _, c := range []struct {
 		name        string

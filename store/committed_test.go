@@ -21,7 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// After a restart the committed LSN is that in the log, or the LSN of the checkpoint if the log is missing (INV-13).
+// After a restart, the committed LSN is the one stored in the log. If the log is missing, it is the LSN of the
+// checkpoint (INV-13).
 func TestCommittedAfterRestart(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -58,8 +59,8 @@ func TestCommittedAfterRestart(t *testing.T) {
 	require.EqualValues(t, 2, lost.s.Committed())
 }
 
-// TruncateTail rejects a position below the committed LSN, unless the records are discarded by a forced failover. In
-// that case it lowers the committed LSN (INV-13).
+// TruncateTail rejects a position below the committed LSN. If a forced failover has discarded the records,
+// TruncateTail accepts the position and lowers the committed LSN (INV-13).
 func TestTruncateTailRejectsCommitted(t *testing.T) {
 	mem := memfs.New()
 	n := openNode(t, options(mem))
@@ -171,7 +172,7 @@ func TestClearLossKeepsCommitted(t *testing.T) {
 	require.Equal(t, before, crashed.s.Committed())
 }
 
-// After a crash at any point, the committed LSN is not higher than before the crash, and not lower than the last
+// After a crash at any point, the committed LSN is not higher than before the crash. It is not lower than the last
 // committed LSN in a durable block or checkpoint.
 func TestCommittedAcrossCrashes(t *testing.T) {
 	rounds := 150

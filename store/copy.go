@@ -10,10 +10,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// copyBytes is the maximum size of one read by CopyMessages, and the size of the result at which it stops reading.
+// copyBytes is the maximum size of one read by CopyMessages, and the size of the result at which CopyMessages
+// returns.
 const copyBytes = 8 << 20
 
-// CopyMessages returns this node's copies of the messages of a queue with sequences first to last. The other node
+// CopyMessages returns this node's copies of the messages with sequences first to last in a queue. The other node
 // repairs its pages with them. The result covers the sequences up to FoundMessages.Last, and lists the messages that
 // are also corrupt on this node.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {

@@ -14,7 +14,7 @@ type holds struct{ list []*hold }
 
 type hold struct {
 	at      uint64
-	reached chan struct{} // closed when the record with LSN at, or a later one, is applied
+	reached chan struct{} // closed when this record or a later record is applied
 }
 
 // limit returns the last LSN that may be applied, at most upTo. It ignores holds below the applied LSN, which an
@@ -45,9 +45,9 @@ func (h *holds) reach(applied uint64) {
 	}
 }
 
-// waitAt waits at most maxWait until the record with LSN at is applied. No later record is applied until release is
-// called. waitAt returns ErrPast if later records are already applied, and context.DeadlineExceeded after maxWait.
-// If a snapshot is installed during the wait, later records may already be applied when waitAt returns.
+// waitAt waits at most maxWait until the record with the given LSN is applied. No later record is applied until
+// release is called. waitAt returns ErrPast if later records are already applied, and context.DeadlineExceeded after
+// maxWait. If a snapshot is installed during the wait, later records may already be applied when waitAt returns.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

@@ -104,7 +104,7 @@ func (e engine) Collect(maxBytes int64) *queue.Batch {
 	return e.state.Collect(maxBytes, false)
 }
 
-// CollectAll returns the batch for a checkpoint, the applied position, and the bytes of log applied since the last
+// CollectAll returns the batch for a checkpoint, the applied position, and the size of the log applied since the last
 // checkpoint. The batch is nil if nothing was applied since then and force is not set.
 func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch, at lsn.Position, logBytes int64) {
 	e.lanes.expire()

@@ -102,8 +102,8 @@ func (in *Install) Commit() error {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	s.maint.Interrupt() // it would rewrite a file that is no longer used
-	// Remove the old file before the locks are acquired, since removing a large file takes time. The rename would
-	// replace it while all locks are held.
+	// Remove the old file before the locks are acquired, since removing a large file takes time. Otherwise the rename
+	// would remove it while all locks are held.
 	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)
@@ -117,7 +117,7 @@ func (in *Install) replace() error {
 		return err
 	}
 	s.snapshots.closeAll() // they read the replaced file
-	// The incarnation is incremented together with the mark. The snapshot may end before records that this store has
+	// The incarnation is incremented together with the mark. The snapshot may lack records that this store has
 	// acknowledged. A cluster record that lists the old content as in sync must not match the new content (INV-4).
 	if err := s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Install = &datadir.InstallMark{Position: in.header.Position}

@@ -25,12 +25,12 @@ const (
 	laneEntryBytes = 32
 )
 
-// laneCache caches messages of queues with priorities. When an extent is read for messages of one priority, the
-// cache stores its messages of lower priorities, so that the extent is not read once for each priority. Messages
-// never change and sequences are never reused, so an entry is valid while the store uses the page file. A read
-// removes the entry.
+// laneCache caches messages of queues with priorities. When an extent is read for messages of one priority, the cache
+// stores the extent's further messages of this priority and of lower priorities. Otherwise the extent would be read
+// once for each priority. Messages never change and sequences are never reused, so an entry is valid while the store
+// uses the page file. Reading an entry removes it.
 //
-// A full cache accepts no new messages, since consumers read the cached messages first.
+// A full cache accepts no new messages, because the messages in the cache will be read first.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 
@@ -57,8 +57,8 @@ type laneEntry struct {
 
 func (e *laneEntry) bytes() int64 { return int64(len(e.record)) + laneEntryBytes }
 
-// laneCacheBytes returns the limit of the cache: half of the memory budget minus tailBytes, the size of the messages
-// in memory.
+// laneCacheBytes returns the limit of the cache: half of the memory budget, minus tailBytes, which is the size of the
+// messages in memory.
 func (s *Store) laneCacheBytes(tailBytes int64) int64 { return max(s.o.MemoryBudget/2-tailBytes, 0) }
 
 // lock locks the cache and returns the cached messages of one priority of a queue. If the queue has no entry, it
@@ -82,7 +82,7 @@ func (c *laneCache) unlock(l *laneList) {
 	}
 }
 
-// peek removes entries with lower sequences, and returns the record of the given message, or nil if it is not
+// peek removes entries with sequences below seq. It returns the record of message seq, or nil if the message is not
 // cached. mu must be held.
 func (c *laneCache) peek(l *laneList, seq uint64) []byte {
 	for l.head < len(l.list) && l.list[l.head].seq < seq {
@@ -106,7 +106,8 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put appends a copy of a message. It returns false if the cache would then exceed limit bytes. mu must be held.
+// put appends a copy of a message. If the cache would then exceed limit bytes, put appends nothing and returns false.
+// mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
 		return true // already cached, or out of order: it will be read from pages
@@ -121,8 +122,8 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 	return true
 }
 
-// keep caches messages of an extent that was read for one priority: the messages of that priority after last, and all
-// messages of lower priorities.
+// keep caches messages of an extent that was read for one priority: the messages of that priority after sequence
+// last, and all messages of lower priorities. It stops when the cache would exceed limit bytes.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {

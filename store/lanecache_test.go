@@ -70,7 +70,7 @@ func (l *laneBacklog) checkpoint() {
 	require.NoError(l.t, err)
 }
 
-// readSome reads messages, up to the given number. It verifies that they are the next ones in the expected order,
+// readSome reads messages, up to the given number. It verifies that they are the next messages in the expected order,
 // acknowledges them, and returns their number.
 func (l *laneBacklog) readSome(lanes *store.Lanes, most int) int {
 	got, _, err := l.s.Read(l.t.Context(), store.ReadRequest{

@@ -202,7 +202,8 @@ func TestSparseReadSkipsPages(t *testing.T) {
 	require.Less(t, read.Load(), int64(2*messages*1100), "a full read reads each page once")
 }
 
-// Messages of up to the maximum size, larger than every buffer, are stored and read between small messages.
+// Messages that are larger than every buffer, up to the maximum size, are stored and read correctly between small
+// messages.
 func TestLargeMessages(t *testing.T) {
 	n := openNode(t, store.Options{
 		Dir: t.TempDir(), MemoryBudget: store.MinMemoryBudget, SegmentBytes: 1 << 20,

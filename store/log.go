@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Append appends one or more complete frames, which must directly follow End, to the log in one write. They are
-// durable when Sync returns. The store retains the slice; the caller must not modify it. Only one goroutine at a
-// time may append.
+// Append appends one or more complete frames to the log in one write. The frames must directly follow End; end is the
+// position of the last one. They are durable when Sync returns. The store retains the slice; the caller must not
+// modify it. Only one goroutine at a time may append.
 //
 // On a full disk Append writes nothing and returns an error that wraps wal.ErrNoSpace; the same frames can be
 // appended later. Append returns wal.ErrTooLarge or wal.ErrNotContiguous for frames that are too large or do not
@@ -91,8 +91,8 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog retains the records with LSN n or higher in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted records that the records up to upTo are committed, before they are applied. Records that are not in the
-// log yet are ignored. The log persists the committed LSN with its next block, or after 100 ms with a separate block
+// NoteCommitted marks the records up to upTo as committed, before they are applied. Records that are not in the log
+// yet are ignored. The log persists the committed LSN with its next block, or after 100 ms with a separate block
 // (INV-13). The call is cheap and safe for concurrent use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
@@ -116,9 +116,9 @@ type SavedTail struct {
 }
 
 // TruncateTail moves all records after the given position, which must be in the log, to a separate file. It returns
-// ErrApplied if one of them was applied (INV-5); the node then needs a snapshot. It returns ErrCommitted if one of
-// them is known to be committed (INV-13), unless discarded is set. The caller sets discarded if a forced failover
-// has discarded these records. The truncation is durable when TruncateTail returns. No append or apply may be in
+// ErrApplied if one of them was applied (INV-5); the node then needs a snapshot. If discarded is false and one of
+// them is known to be committed (INV-13), it returns ErrCommitted. The caller sets discarded if a forced failover has
+// discarded these records. The truncation is durable when TruncateTail returns. No append or apply may be in
 // progress.
 func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, error) {
 	if err := s.Usable(); err != nil {
@@ -143,9 +143,9 @@ func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, err
 	return SavedTail{Records: n, File: name}, nil
 }
 
-// SaveTail copies the records that follow LSN after and are still in the log to a separate file. If no other node
-// has these records, it is called before the log is replaced. first is the LSN of the first record in the file. The
-// copy is durable when SaveTail returns. No append may be in progress.
+// SaveTail copies the records that follow the given LSN and are still in the log to a separate file. It is used
+// before the log is replaced, to preserve records that no other node has. first is the LSN of the first record in the
+// file. The copy is durable when SaveTail returns. No append may be in progress.
 func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return SavedTail{}, 0, err
@@ -169,8 +169,8 @@ type CopiedTail struct {
 	Before, Last lsn.Position
 }
 
-// CopyTail copies the records that follow LSN after and are still in the log, at least up to the current end, to a
-// separate file. The store can be in use. The copy is durable when CopyTail returns.
+// CopyTail copies the records that follow the given LSN and are still in the log, at least up to the current end, to
+// a separate file. The store can be in use. The copy is durable when CopyTail returns.
 func (s *Store) CopyTail(after uint64) (CopiedTail, error) {
 	if err := s.Usable(); err != nil {
 		return CopiedTail{}, err
@@ -186,9 +186,9 @@ func (s *Store) CopyTail(after uint64) (CopiedTail, error) {
 	return CopiedTail{File: name, Before: before, Last: last}, nil
 }
 
-// FindTail searches for a file of an earlier CopyTail that contains the records of this log from LSN after+1 to at
-// least LSN through. Records before the start of the log may be missing. If no file matches, FindTail returns the
-// zero value.
+// FindTail searches for a file that an earlier CopyTail has written. The file must contain the records of this log
+// with the LSNs after+1 to through; it may also contain later records. Records before the start of the log may be
+// missing. If no file matches, FindTail returns the zero value.
 func (s *Store) FindTail(after, through uint64) (CopiedTail, error) {
 	names, err := s.o.FS.ReadDir(s.o.Dir)
 	if err != nil {

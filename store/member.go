@@ -19,9 +19,9 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimGeneration durably records the process generation that is about to participate in the pair, and the
-// generation that the cluster record currently lists. After it returns, the record may list the claimed generation
-// (INV-11).
+// ClaimGeneration durably records two process generations: listed, which is currently in the cluster record, and
+// claimed, which is about to participate in the pair. After it returns, the cluster record may list the claimed
+// generation (INV-11).
 func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Generation, id.ClaimedGeneration = listed, claimed
@@ -57,8 +57,8 @@ func (s *Store) SetFence(f identity.Fence) error {
 	})
 }
 
-// MarkLoss records that acknowledged records may be lost (INV-6), because a machine went down or the directory was
-// restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
+// MarkLoss sets MayHaveLost: acknowledged records may be lost (INV-6), because a machine went down or the directory
+// was restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.MayHaveLost = true

@@ -16,8 +16,8 @@ type idReader struct {
 	guard *page.Guard
 }
 
-// readsIDs prepares the state to read message IDs from the tree. The returned function ends the read; it must be
-// called after mu is released.
+// readsIDs prepares the state to read message IDs from the tree, if a queue uses them. release ends the reads and
+// must be called after mu is released.
 func (s *Store) readsIDs() (release func()) {
 	if !s.dedups.Load() {
 		return func() {}

@@ -86,8 +86,8 @@ func TestMessageIDs(t *testing.T) {
 	require.Equal(t, uint64(1), to.publishIDs(10_000, id(0)).Changed, "outside the window")
 }
 
-// A message ID uses less than 100 bytes in page.db and no memory after a restart. Message IDs do not slow down a
-// start. LOCKSTEP_IDS sets the number of IDs. docs/reference/queues/deduplication.md documents these limits.
+// A message ID uses less than 100 bytes in page.db. Message IDs use little memory after a restart and do not slow
+// down a start. LOCKSTEP_IDS sets the number of IDs. docs/reference/queues/deduplication.md documents these limits.
 func TestMessageIDsMemory(t *testing.T) {
 	count := 200_000
 	if env := os.Getenv("LOCKSTEP_IDS"); env != "" {

@@ -109,7 +109,7 @@ func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string)
 	return n, in.Commit, []string{dumpStore(t, n.s), m.dump()}
 }
 
-// numbers counts calls, and calls inject for each of them.
+// numbers counts the calls of an operation, and runs inject before each counted call.
 type numbers struct {
 	mu     sync.Mutex // guards the fields below: goroutines of the log do I/O too
 	count  int

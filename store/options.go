@@ -93,9 +93,9 @@ type Options struct {
 	// run; 0 means 100. A lower percentage slows down transactions less. throttle.FullSpeed lifts the limit for one
 	// operation.
 	BackgroundPercent int
-	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened: it is moved to
-	// damaged-… in the data directory. It is replaced by an empty store with a new incarnation, which then receives the
-	// data of the other node.
+	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened. Open moves its files
+	// to damaged-… in the data directory and creates an empty store with a new incarnation, which then receives the data
+	// of the other node.
 	ReplaceDamaged bool
 	// ReplaceUnknown also quarantines a store without a readable identity, which may have belonged to a pair. The empty
 	// store has a new node ID.

@@ -17,8 +17,8 @@ import (
 )
 
 // Small messages of a queue are packed in extents of index.ExtentBytes, both in the running store and in a rewritten
-// one. The last extent and the extent of a single message use only as many pages as needed. A message that is longer
-// has its own extent.
+// one. The last extent and the extent of a single message use only as many pages as needed. A longer message has its
+// own extent.
 func TestSmallMessagesShareAnExtent(t *testing.T) {
 	ctx := context.Background()
 	mem := memfs.New()

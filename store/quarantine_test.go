@@ -152,7 +152,7 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	}
 	n.applyAll()
 	for range 60 {
-		// a second segment with records that no checkpoint contains
+		// These records fill another segment. No checkpoint contains them.
 		require.NoError(t, n.appendTxn(m.step(t, ops, 9_000)))
 	}
 	require.Greater(t, n.s.FirstLSN(), uint64(1))

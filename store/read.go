@@ -38,7 +38,7 @@ type ReadRequest struct {
 	// subscription needs.
 	Sub  uint32
 	From uint64
-	// Before, if not 0, excludes messages with this sequence or a higher one. It is not used with Lanes.
+	// Before, if not 0, excludes messages with this sequence or a higher one. Callers must not combine it with Lanes.
 	Before      uint64
 	MaxMessages int
 	// MaxBytes limits the size of the result, if not 0. The first message is returned regardless of its size.
@@ -89,9 +89,9 @@ func (b *ReadBuffer) reset() {
 	}
 }
 
-// Read appends messages to dst in sequence order and returns dst and the sequence at which to continue. It reads the
-// state applied at the time of the call and never blocks a transaction. An empty result means that no message at or
-// after From is available now.
+// Read appends messages to dst, in sequence order or in priority order (ReadRequest.Lanes). It returns the extended
+// dst and the sequence at which to continue. It reads the state applied at the time of the call and never blocks a
+// transaction. An empty result means that no message at or after From is available now.
 //
 // Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read
 // repairs it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read
@@ -187,8 +187,8 @@ type reading struct {
 	want  []wanted
 }
 
-// fromTail appends messages from memory. If the next message is in pages, it collects the messages to fetch from pages,
-// pins the required view, and returns true.
+// fromTail appends messages from memory. If the next message is in pages, it collects the messages to fetch from
+// pages, acquires a read guard and a view of the index, and returns true.
 func (r *reading) fromTail() (stored bool, err error) {
 	r.s.mu.RLock()
 	defer r.s.mu.RUnlock()

@@ -26,7 +26,7 @@ type ReadOptions struct {
 
 // ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. If ReadOptions.At is set,
 // ReadCheckpoint waits until that record is applied, and the store applies no later record while the checkpoint is
-// written. A Checkpoint call shortly before ReadCheckpoint shortens that time.
+// written. A Checkpoint call shortly before ReadCheckpoint shortens this pause.
 //
 // It returns the error of fn, ErrPast if records after At were already applied, and context.DeadlineExceeded if At
 // was not applied in time. It returns pager.ErrReplaced if page.db was replaced in the meantime; the data that fn

@@ -60,7 +60,7 @@ type aheadPiece struct {
 	bad     bool // does not match the index
 }
 
-// at returns the offset of a page in the piece; negative if the piece does not contain it.
+// at returns the offset of a page in the piece, or a negative number if the piece does not contain the page.
 func (p *aheadPiece) at(file *page.File, no page.No) int {
 	if p.bad || p.file != file || no < p.first || uint64(no-p.first) >= uint64(p.bytes/file.PageSize()) {
 		return -1
@@ -107,8 +107,8 @@ func (a *readAhead) copyFrom(p *aheadPiece, no page.No, buf []byte) int {
 	return n
 }
 
-// begin starts to read a piece. It returns nil if another piece already contains the first page, if no memory is
-// available, or if a is closed.
+// begin starts to read a piece and returns the piece. It returns nil if another piece already contains the first
+// page, if no memory is available, or if a is closed.
 func (a *readAhead) begin(p *aheadPiece, limit int) *aheadPiece {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -175,8 +175,9 @@ func (a *readAhead) close() {
 
 func (s *Store) aheadPieces() int { return int(min(s.o.MemoryBudget/aheadPart/aheadBytes, maxAhead)) }
 
-// fromAhead fills buf with the pages of a group that were read ahead, and returns that part of the group. It starts
-// the read-ahead if the reader is streaming and the operating system's page cache does not contain the pages.
+// fromAhead fills buf with the pages of a group that were read ahead, and returns that part of the group. If the
+// reader is streaming, fromAhead starts the read-ahead for data that the operating system's page cache does not
+// contain.
 func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	if !r.streams(buf) {
 		return nil

@@ -103,7 +103,8 @@ func (b *behind) publish(count int) {
 	require.NoError(b.t, err)
 }
 
-// read reads the messages with sequences from to upTo, at most the given number per call, and verifies each message.
+// read reads the messages in the given range of sequences, at most the given number per call, and verifies each
+// message.
 func (b *behind) read(from, upTo uint64, most int) {
 	b.t.Helper()
 	var buffer store.ReadBuffer

@@ -15,7 +15,7 @@ const (
 )
 
 // extentCache caches recently read extents of queues with several subscriptions. Such subscriptions usually have
-// similar positions, so that another one soon reads the same extent.
+// similar positions, so that another subscription soon reads the same extent.
 //
 // An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that was
 // reused for the same messages of the same queue has the same content.

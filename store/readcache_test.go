@@ -78,7 +78,7 @@ func TestReadCacheIsSharedBySubscriptions(t *testing.T) {
 	require.InEpsilon(t, alone, cost(2, 1), 0.01, "same reads as the first time")
 	together := cost(1, subs)
 	require.Less(t, together, alone*1.2, "one read for five subscriptions")
-	// The cache now contains the end of the queue, so the beginning must be read again, once.
+	// The cache now contains the end of the queue, so the beginning must be read again, but only once.
 	before := reads.Load()
 	read(1, 1, 1)
 	require.Greater(t, reads.Load(), before)

@@ -9,8 +9,8 @@ import (
 )
 
 // recentFrames retains appended frames in memory until they are applied, so that Apply does not read the log. Its
-// size is limited, since on a standby with a stuck active node or slow page writes, the frames of the whole log
-// could accumulate. Apply reads frames that do not fit from the log.
+// size is limited: on a standby, if the primary is stuck or page writes are slow, the frames of the whole log could
+// accumulate. If frames do not fit, Apply reads them from the log.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first, possibly with gaps
@@ -23,7 +23,7 @@ type appended struct {
 	end    lsn.Position
 }
 
-// keep adds a batch, unless other batches exist and the limit would be exceeded.
+// keep adds a batch. If other batches exist and the limit would be exceeded, keep does not add the batch.
 func (r *recentFrames) keep(b appended, limit int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -74,8 +74,8 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 	}
 }
 
-// After a flipped bit in any node of the tree, the store reports that it must be replaced. After the replacement it
-// is consistent.
+// After a flipped bit in any node of the tree, the store reports that it must be replaced. After the replacement, the
+// store is consistent.
 func TestCorruptIndexIsReplaced(t *testing.T) {
 	first, same, _, _ := pairOf(t)
 	stats, err := first.s.Stats()

@@ -58,8 +58,8 @@ func TestReplayOfLongLog(t *testing.T) {
 	second.check()
 }
 
-// Apply reads records that were appended before the start from the log, in pieces. If a piece ends within a batch
-// that was appended after the start and is still in memory, Apply continues with the rest of this batch.
+// Apply reads records from the log, in pieces, if they were appended before the store was opened. If a piece ends
+// within a batch that was appended later and is still in memory, Apply continues with the rest of this batch.
 func TestReplayEndsInBatch(t *testing.T) {
 	mem := memfs.New()
 	first := openNode(t, options(mem))

@@ -24,8 +24,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// crashPoints runs do and returns, for each change of the disk, two clones of the disk after a crash before this
-// change: with some and without any unsynced writes. ops describes the clones.
+// crashPoints runs do. For each change of the disk, it returns two clones of the disk after a crash before this
+// change: one with some and one without any unsynced writes. ops describes the clones.
 func crashPoints(
 	t *testing.T, mem *memfs.FS, fault *faultfs.FS, seed uint64, do func(),
 ) (clones []*memfs.FS, ops []string) {
@@ -97,8 +97,8 @@ func TestRewriteCrashEverywhere(t *testing.T) {
 	}
 }
 
-// If any write of a rewrite to the disk fails, with an I/O error or because the disk is full, the store continues
-// with its old file, or it fails and a restart finds all content.
+// If any disk operation of a rewrite fails, with an I/O error or because the disk is full, the store continues with
+// its old file, or it fails. After a failure, a restart finds all content.
 func TestRewriteFails(t *testing.T) {
 	for _, cause := range []error{syscall.ENOSPC, syscall.EIO} {
 		var failed, continued int

@@ -8,7 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Free and pending pages count as available space, less the space that messages only in memory need. Half of the
+// Free and pending pages count as available space, minus the space that the messages in memory need. Half of the
 // watermark must be free in the filesystem.
 func TestRoom(t *testing.T) {
 	const mark = 100

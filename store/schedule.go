@@ -18,7 +18,7 @@ import (
 
 type clock struct {
 	soonest atomic.Int64  // earliest time added since the last call of SoonestAdded
-	alarm   atomic.Int64  // a time added before it is signaled on early
+	alarm   atomic.Int64  // adding an earlier time sends a signal on early
 	early   chan struct{} // capacity 1
 
 	mu    sync.Mutex // guards onDue
@@ -82,9 +82,9 @@ func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 // queue.NeverMS if none was added.
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
-// Scheduled returns the entries of the schedule that follow the entry named after and are due by byMS, in order and
-// at most limit. next is the time of a later entry, which may already have been removed, or queue.NeverMS if no
-// entry follows.
+// Scheduled returns the entries of the schedule that follow the given entry and are due by byMS. It returns at most
+// limit entries, in order. next is the time of a later entry, which may already have been removed, or queue.NeverMS
+// if no entry follows.
 //
 // Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
 // pages and never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
@@ -130,8 +130,8 @@ func (s *Store) scheduleView(pages pager.Pages) (*tree.View, *page.Guard, uint64
 	return pages.Index.View(), guard, s.state.ScheduleVersion()
 }
 
-// readSchedule returns the entries in the tree that follow the given one and are due by byMS, at most limit. next is
-// the time of the entry after them, or queue.NeverMS.
+// readSchedule returns at most limit entries in the tree that follow the given entry and are due by byMS. next is the
+// time of the entry after the returned entries, or queue.NeverMS.
 func readSchedule(view *tree.View, after txn.Due, byMS int64, limit int) (found []txn.Due, next int64, err error) {
 	it := view.Scan(append(queue.ScheduleKey(nil, after), 0), queue.ScheduleKeys().To)
 	for it.Next() {

@@ -50,7 +50,7 @@ func (n *timed) at(build func(b *txn.Builder)) {
 	require.NoError(n.t, r.Err())
 }
 
-// publish adds messages that have a delay, a TTL, both, or neither.
+// publish adds messages with a delay, with a TTL, with both, or without either.
 func (n *timed) publish(count int) {
 	n.t.Helper()
 	n.at(func(b *txn.Builder) {

@@ -47,9 +47,9 @@ type Snapshot struct {
 type SnapshotHeader struct {
 	// Position is the position of the last record that the snapshot contains.
 	Position lsn.Position
-	// FileBytes is the size of the page file up to its last used page.
+	// FileBytes is the size of the page file of the checkpoint, including free pages.
 	FileBytes uint64
-	// DataBytes is the amount of data to transfer, without free extents.
+	// DataBytes is the amount of data to transfer, without free pages.
 	DataBytes uint64
 	PageSize  int
 }
@@ -144,7 +144,8 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	return from, data, nil
 }
 
-// Messages returns the number of messages in the index, including unneeded messages that share a page with needed ones.
+// Messages returns the number of messages in the snapshot. It includes unneeded messages that share an extent with
+// needed messages.
 func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	c := checkpoint.Open(sn.file, sn.pin, checkpoint.Options{
 		CacheBytes: sn.s.o.MemoryBudget / 32,

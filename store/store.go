@@ -379,7 +379,7 @@ func (s *Store) View(fn func(state *queue.State)) {
 }
 
 // QueueName returns the name of a queue for log messages. It never blocks: it returns "" if the queue does not exist
-// or the lock on the state is not available.
+// or the lock on the state is not immediately available.
 func (s *Store) QueueName(id uint64) string {
 	if !s.mu.TryRLock() {
 		return ""

@@ -23,9 +23,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// Queues are created, filled, emptied and deleted, the pager writes, and the disk is full from time to time. In the
-// meantime, reads and snapshots return only correct messages. Each message contains its queue and sequence. At the
-// end the store is consistent, before and after a restart.
+// While queues are created, filled, emptied and deleted, and the disk is full from time to time, reads and snapshots
+// return only correct messages. Each message contains its queue and sequence. At the end the store is consistent,
+// before and after a restart.
 func TestConcurrentOperations(t *testing.T) {
 	mem := memfs.New()
 	fault := faultfs.New(mem)

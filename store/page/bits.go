@@ -38,7 +38,7 @@ func clearTail(words []uint64, to uint64) uint64 {
 	return n
 }
 
-// eachWord calls fn for each word with bits of [from, from+n), with those bits as a mask.
+// eachWord calls fn for each word that contains bits of [from, from+n); mask selects these bits.
 func eachWord(from, n uint64, fn func(word int, mask uint64)) {
 	for end := from + n; from < end; {
 		bit := from % 64

@@ -21,9 +21,9 @@ const syncEveryBytes = 4 << 20
 type BuildOptions struct {
 	PageSize int
 	StoreID  [16]byte
-	// Checkpoint is the number of the file's only checkpoint, larger than all earlier ones.
+	// Checkpoint is the number of the file's only checkpoint. It must be larger than all numbers used before.
 	Checkpoint uint64
-	FileBytes  int64 // to reserve, if not 0
+	FileBytes  int64 // space to reserve; 0 reserves none
 }
 
 // Builder writes a new page file sequentially. Its memory use does not depend on the file size. Until Finish, Open
@@ -208,8 +208,8 @@ func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	}
 }
 
-// BuiltSize returns the size of a file that a Builder writes with the given number of extent pages: the number of all
-// pages, the number of bitmap and directory pages, and the size in bytes.
+// BuiltSize returns the size of a file that a Builder writes with the given number of extent pages. total is the
+// number of all pages, and bitmap the number of bitmap and directory pages.
 func BuiltSize(pageSize int, pages uint64) (total, bitmap uint64, fileBytes int64) {
 	g := geometry{pageSize: pageSize}
 	total, chunks, leaves := g.withBitmap(pages)
@@ -227,7 +227,7 @@ func (b *Builder) Abort() {
 	_ = vfs.RemoveLarge(b.fsys, b.path) // the next Open of the store removes it as well
 }
 
-// backgroundSync runs writeback concurrently with the writer, which is at most one window ahead.
+// backgroundSync runs writeback concurrently with the writer, which is at most about syncEveryBytes ahead.
 type backgroundSync struct {
 	file  vfs.File
 	bytes int

@@ -28,8 +28,8 @@ func (f *File) written(s byteRange) {
 	}
 }
 
-// UseCache sets whether checkpoint writes go through the page cache, which is the default. With vfs.AvoidCache, the
-// data of small writes, which always go through the cache, is evicted once it is durable.
+// UseCache sets whether large extent writes go through the page cache, which is the default. Small writes always go
+// through the cache; with vfs.AvoidCache, their data is evicted once it is durable.
 func (f *File) UseCache(use vfs.CacheUse) {
 	f.past.Use(use)
 	f.drops.Store(use == vfs.AvoidCache)
@@ -70,8 +70,8 @@ func (f *File) HasCache() bool {
 	return ok
 }
 
-// IsCached reports whether the given number of bytes from page first on is in the page cache. If the system does not
-// report it, known is false.
+// IsCached reports whether almost all bytes of a range, which begins at page first, are in the page cache. If the
+// system does not report this, known is false.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {
@@ -81,12 +81,12 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	return n >= bytes-bytes/16, known // one missing cache page does not justify a disk read
 }
 
-// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead: up to twice
-// the disk's read_ahead_kb, usually 128, but 8192 was observed.
+// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead, which is up
+// to twice the disk's read_ahead_kb (usually 128; 8192 was observed).
 const cachedAhead = 64 << 20
 
-// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead. If the
-// system does not report it, known is false.
+// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead. If
+// the system does not report this, known is false.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)

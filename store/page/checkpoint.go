@@ -26,8 +26,8 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint determines the content of a checkpoint, and writes nothing. Until Finish, no other checkpoint can
-// begin.
+// BeginCheckpoint determines the content of a checkpoint, and writes nothing. Until Finish returns, another call of
+// BeginCheckpoint blocks.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()

@@ -12,15 +12,15 @@ import (
 var (
 	ErrNotPageFile  = errors.New("not a page file")
 	ErrNewerVersion = errors.New("page file has a newer format")
-	// ErrCorrupt means that data does not read back as it was written. See CorruptError.
+	// ErrCorrupt means that the data read from the file is not the data that was written. See CorruptError.
 	ErrCorrupt  = errors.New("page file is corrupt")
 	ErrPageSize = errors.New("page size must be a multiple of 2048, at most 1048576")
 )
 
 // Errors of an open file.
 var (
-	// ErrFull means that no page is free, and that the filesystem is full or the file has its maximum size. Earlier
-	// allocations stay valid, and a retry may succeed.
+	// ErrFull means that no free range is large enough, and that the filesystem is full or the file has its maximum
+	// size. Earlier allocations stay valid, and a retry may succeed.
 	ErrFull = errors.New("page file is full")
 	// ErrFailed means that a sync or a meta slot write failed, or that a bug was detected. All writing methods return it
 	// from then on. Reopen the file to continue from the last durable checkpoint (INV-7).

@@ -86,8 +86,8 @@ func PagesFor(pageSize, payloadBytes int) uint32 {
 	return uint32(divideUp(uint64(payloadBytes)+ExtentHeaderBytes, uint64(pageSize)))
 }
 
-// AppendExtent appends an extent's pages to dst. It returns ErrMisuse if the payload does not fit, or if the extent was
-// not returned by Alloc.
+// AppendExtent appends an extent's pages to dst. It returns ErrMisuse if the payload does not fit, or if ext or kind
+// is invalid.
 func AppendExtent(dst []byte, pageSize int, ext Extent, kind Kind, payload []byte) ([]byte, error) {
 	if ext.First == 0 || ext.Born == 0 || !kind.known() || PagesFor(pageSize, len(payload)) > ext.Pages {
 		return dst, fmt.Errorf("%w: %d bytes of kind %v for extent %v of checkpoint %d, with pages of %d bytes", ErrMisuse,

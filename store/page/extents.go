@@ -127,10 +127,10 @@ func (f *File) growLocked(pages uint64) error {
 	return nil
 }
 
-// Free releases an extent or a part of it. The caller must ensure that no reader can find a new reference to it (the
-// tree View without it is published), and must call Free before the Checkpoint with the first Root that no longer
-// refers to it. The pages are not reused until the checkpoint after that is durable and every Pin and Guard that may
-// read them is released.
+// Free releases an extent or a part of it. Before the call, the caller must ensure that new readers can no longer
+// find the extent, because a tree View without it is published. Free must be called before the Checkpoint with the
+// first Root that no longer refers to the extent. The pages are not reused until the checkpoint after that Checkpoint
+// is durable and every Pin and Guard that may read them is released.
 //
 // If pages in the extent are not in use, the file fails (ErrFailed): freeing them could destroy data.
 func (f *File) Free(ext Extent) {
@@ -203,7 +203,8 @@ func (f *File) writePages(offset int64, pieces ...[]byte) error {
 	return err
 }
 
-// checkWrite verifies the extents in buf, which are the start of a write of sizeBytes.
+// checkWrite verifies the extent headers in buf, which is the first part of a write of sizeBytes, and records the
+// write.
 func (f *File) checkWrite(first No, buf []byte, sizeBytes int) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -64,8 +64,8 @@ type Options struct {
 // Recovery describes the state found by Open.
 type Recovery struct {
 	Slot int
-	// Other is the reason why the meta slot that is not used is invalid, or nil. An error indicates corruption,
-	// unless a crash interrupted a slot write.
+	// Other is the reason why the meta slot that is not used is invalid, or nil. If no crash interrupted a slot write,
+	// an error indicates corruption.
 	Other error
 }
 
@@ -120,8 +120,8 @@ func writeIdentity(file vfs.File, meta Meta) error {
 	return file.Sync()
 }
 
-// Open opens a page file at its last durable checkpoint. Unless read-only, it reads the bitmap (1 byte per 8 pages),
-// and writes a meta slot with a new checkpoint of the same content (see the package comment). It returns
+// Open opens a page file at its last durable checkpoint. Without Options.ReadOnly, it reads the bitmap (1 byte per 8
+// pages), and writes a meta slot with a new checkpoint of the same content (see the package comment). It returns
 // ErrNotPageFile, ErrNewerVersion, ErrCorrupt or an error of the filesystem.
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	flag := os.O_RDWR

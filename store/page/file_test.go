@@ -64,7 +64,7 @@ func TestOSFilesystem(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// A foreign file, a newer version and a corrupt file return different errors.
+// Open returns different errors for a foreign file, a newer version and a corrupt file.
 func TestOpenErrors(t *testing.T) {
 	open := func(t *testing.T, change func(b []byte) []byte) error {
 		mem := newMem(t)
@@ -292,7 +292,7 @@ func TestFailedSyncIsFinal(t *testing.T) {
 	}
 }
 
-// Invalid arguments and double frees return ErrMisuse, calls after Close ErrClosed.
+// Invalid arguments and double frees result in ErrMisuse. Calls after Close return ErrClosed.
 func TestMisuse(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 2)

@@ -30,8 +30,8 @@ type Importer struct {
 
 	mu   sync.Mutex // guards the fields below
 	file vfs.File   // nil after Finish or Abort
-	// from and to delimit the written range that was not written back; to is 0 if the range is empty. window is the
-	// maximum length of the range.
+	// from and to delimit the written range that was not yet written back to the disk; to is 0 if the range is empty.
+	// window is the maximum length of the range.
 	from, to, window int64
 	past             vfs.Bypass // the file is not read before Finish
 }
@@ -71,7 +71,7 @@ func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 func (im *Importer) Meta() Meta { return im.meta }
 
 // WriteAt writes data of the source file at the same offset; pages are verified when they are read. It returns
-// ErrMisuse outside the range of the pages. After ErrFailed the import must be aborted.
+// ErrMisuse for data outside the range of the pages. After ErrFailed the import must be aborted.
 func (im *Importer) WriteAt(offset int64, data []byte) error {
 	im.mu.Lock()
 	defer im.mu.Unlock()

@@ -29,8 +29,8 @@ func send(t *testing.T, f *File, pin *Pin, im *Importer, between func()) {
 	}
 }
 
-// An imported file has the content of the pinned checkpoint, although the source changes concurrently. It can be
-// changed.
+// An imported file has the content of the pinned checkpoint, although the source changes concurrently. The imported
+// file can be changed.
 func TestImportOfPinnedCheckpoint(t *testing.T) {
 	for _, pageSize := range pageSizes {
 		source := newWorld(t, newMem(t), pageSize, 3)

@@ -26,7 +26,7 @@ func flip(t *testing.T, fsys vfs.FS, offset int64, mask byte) {
 	require.NoError(t, file.Close())
 }
 
-// A read of an extent with a flipped bit, of any kind, returns an error with its location.
+// A read of an extent of any kind with a flipped bit returns an error with the location of the extent.
 func TestFlippedBitsAreDetected(t *testing.T) {
 	mem := newMem(t)
 	w := newWorld(t, mem, 2048, 5)

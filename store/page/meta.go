@@ -16,7 +16,7 @@ const AppDataBytes = 64
 // Meta describes a checkpoint. The caller of Checkpoint sets Position, Root, CreatedMS and AppData. The file sets
 // the other fields.
 type Meta struct {
-	// Checkpoint is the checkpoint number. Numbers increase, with gaps.
+	// Checkpoint is the checkpoint number. Numbers increase and can have gaps.
 	Checkpoint uint64
 	Position   lsn.Position
 	Root       Extent // zero if the checkpoint is empty
@@ -185,17 +185,18 @@ func (m *Meta) implausible() string {
 
 type geometry struct{ pageSize int }
 
-// chunkPages is the number of pages that one bitmap page describes.
+// chunkPages returns the number of pages that one bitmap page describes.
 func (g geometry) chunkPages() uint64 { return uint64(g.pageSize-ExtentHeaderBytes) * 8 }
 
-// leafChunks is the number of bitmap pages that one directory page describes.
+// leafChunks returns the number of bitmap pages that one directory page describes.
 func (g geometry) leafChunks() uint64 { return uint64(g.pageSize-ExtentHeaderBytes) / 16 }
 
 func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chunkPages()) }
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages limits the file to 3.8 TiB with a page size of 2 KiB, 31 TiB with 4 KiB, and more with larger pages.
+// maxPages returns the maximum number of pages. It limits the file to 3.8 TiB with a page size of 2 KiB, 31 TiB with
+// 4 KiB, and more with larger pages.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {

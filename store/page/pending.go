@@ -9,8 +9,8 @@ import (
 	"sync/atomic"
 )
 
-// freed is a range of unreferenced pages that readers may still read. born and epoch are the checkpoints being built
-// when they were allocated (0: unknown) and freed.
+// freed is a range of unreferenced pages that readers may still read. born is the checkpoint being built when the
+// pages were allocated (0: unknown), and epoch the checkpoint being built when they were freed.
 type freed struct {
 	at, n uint64
 	born  uint64

@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// writeChecker fails writes to protected pages.
+// writeChecker makes writes to protected pages fail.
 type writeChecker struct {
 	w      *world
 	slots  map[uint64]map[No]bool // pages of the checkpoints in the meta slots, by checkpoint number
@@ -165,7 +165,7 @@ func TestPagesAreReused(t *testing.T) {
 	require.NoError(t, w.f.Close())
 }
 
-// A pin does not hold pages that were allocated after it.
+// A pin does not prevent the reuse of pages that were allocated after it.
 func TestPinHoldsOnlyOlderPages(t *testing.T) {
 	w := newWorld(t, newMem(t), 2048, 1)
 	w.add(50)

@@ -109,7 +109,7 @@ func (f *File) excessLocked() (int64, error) {
 	return max(size-f.geo.offset(No(f.space.pages+1)), 0), nil
 }
 
-// truncate truncates the file after its current last page, since the file may have grown again.
+// truncate truncates the file after its current last page; the file may have grown since trimSpace.
 func (f *File) truncate() (int64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -9,9 +9,9 @@ import (
 
 // space is the allocator. It uses zero-based page indexes: page number - 1.
 //
-// There are two bits per page. live, the stored bit, is set if the checkpoint being built refers to the page. busy is
-// set if the page must not be allocated, because it is live, was live recently, or does not exist. Alloc sets both
-// bits, Free clears live, and the page is reusable once busy is cleared.
+// There are two bits per page. The bit in live, which is stored in the file, is set if the checkpoint being built
+// refers to the page. The bit in busy is set if the page must not be allocated: it is live, was live recently, or
+// does not exist. Alloc sets both bits, Free clears live, and the page is reusable once busy is cleared.
 //
 // The bits are kept in chunks, each with as many bits as one page of the file. With the counts of a chunk, a search can
 // skip the chunk without reading its bits. A file of one terabyte takes 128 MiB of memory with pages of 2 KiB, and 8

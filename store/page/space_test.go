@@ -164,7 +164,8 @@ func TestBits(t *testing.T) {
 	}
 }
 
-// BenchmarkAlloc allocates pages in a file of 64 GiB (pages of 2 KiB), of which one page in 64 is free, in ranges of 4.
+// BenchmarkAlloc allocates pages in a file of 64 GiB with pages of 2 KiB. One page in 64 is free, in ranges of 4
+// pages.
 func BenchmarkAlloc(b *testing.B) {
 	for _, n := range []uint64{1, 4, 100} {
 		b.Run(fmt.Sprintf("pages=%d", n), func(b *testing.B) {

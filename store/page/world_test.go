@@ -64,7 +64,7 @@ func content(id uint64) []byte {
 
 func kindOf(id uint64) Kind { return []Kind{KindPacked, KindLarge}[id%2] }
 
-// add writes some extents, adjacent ones together.
+// add writes count new extents. It writes adjacent extents with one write.
 func (w *world) add(count int) {
 	w.t.Helper()
 	payloads, sizes := make([][]byte, count), make([]uint32, count)
@@ -268,7 +268,7 @@ func (w *world) open(fs vfs.FS) {
 	require.Zero(w.t, st.Pending, "pending pages after Open")
 }
 
-// sub returns count pages of e after the first skip ones.
+// sub returns the part of e that begins after skip pages and has count pages.
 func (e Extent) sub(skip, count uint32) Extent {
 	return Extent{First: e.First + No(skip), Pages: count, Born: e.Born}
 }

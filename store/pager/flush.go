@@ -15,16 +15,16 @@ import (
 
 const writeBufferBytes = 1 << 20
 
-// extentWriter builds extents in their on-disk form and writes about a megabyte at a time, with one allocation of
-// pages and one write for each range of adjacent pages.
+// extentWriter builds extents in their on-disk form. After about each megabyte it allocates the pages of all buffered
+// extents at once, and writes each range of adjacent pages with one write.
 type extentWriter struct {
 	file    *page.File
 	buf     []byte
 	staged  []stagedExtent
 	pages   []uint32
 	entries []index.Entry
-	// record is the length of the last added message. sum is its CRC32C if it is the first message of its extent;
-	// otherwise 0.
+	// record is the length of the last added message. sum is the CRC32C of that message if it is the first message of an
+	// extent; otherwise 0.
 	record int
 	sum    uint32
 }
@@ -32,8 +32,8 @@ type extentWriter struct {
 type stagedExtent struct {
 	offset, payload int // start in buf, length of the payload
 	entry           index.Entry
-	// sum is the CRC32C of the only message's record, and record is its length. sum is 0 if it is unknown or if the
-	// extent has several messages.
+	// record is the length of the last message's record. sum is the CRC32C of that record, or 0 if the sum is unknown or
+	// if the extent has several messages.
 	record int
 	sum    uint32
 }

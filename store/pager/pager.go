@@ -3,12 +3,12 @@
 // Package pager manages the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
 // pages, and replaces the file. The state that it writes belongs to the store, which implements Engine.
 //
-// Locks: Pager.mu is held by code that edits the tree and writes checkpoints: the pager's goroutine, Stop, and
+// Locks: Pager.mu is held by code that edits the tree or writes checkpoints, such as the pager's goroutine, Stop and
 // Exclusive. While a checkpoint is being synced, only the pager's goroutine locks mu, to write more messages. Other
-// callers wait (Pager.hold). Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing
-// while page.db is replaced. Long operations (check, digest, copying a snapshot) do not hold fileMu throughout. They
-// pin a checkpoint (Pin), and fail if the file is replaced or closed (StillUses). Lock order: mu, fileMu, then locks
-// of the Engine.
+// callers wait for the checkpoint (Pager.hold). Pager.fileMu is held for reading during page I/O by readers
+// (Acquire), and for writing while page.db is replaced. Long operations (check, digest, copying a snapshot) do not
+// hold fileMu throughout. They pin a checkpoint (Pin), and fail if the file is replaced or closed (StillUses). Lock
+// order: mu, fileMu, then locks of the Engine.
 package pager
 
 import (
@@ -45,7 +45,7 @@ type Engine interface {
 	// Fail makes the store permanently unusable (INV-7) and returns the error for it.
 	Fail(err error) error
 	Unwritten() Unwritten
-	// Collect returns a batch of messages that are not in pages, about maxBytes. The messages stay in memory until
+	// Collect returns a batch with about maxBytes of messages that are not in pages. The messages stay in memory until
 	// Publish.
 	Collect(maxBytes int64) *queue.Batch
 	// CollectAll returns a batch of all changes after a checkpoint. at is the position of the last applied record.
@@ -55,8 +55,8 @@ type Engine interface {
 	// Publish calls commit to publish the index, and removes the messages of b from memory. For readers, both happen
 	// atomically. b may be nil.
 	Publish(commit func() error, b *queue.Batch) error
-	// Checkpointed is called after a checkpoint, which contains a further logBytes of the log. The log up to LSN upTo
-	// is no longer needed.
+	// Checkpointed is called after each checkpoint. logBytes is the size of the log that the checkpoint contains in
+	// addition to the previous checkpoint. The log up to LSN upTo is no longer needed.
 	Checkpointed(logBytes int64, upTo uint64)
 	WakeRoom()
 }
@@ -443,7 +443,7 @@ func (p *Pager) sync(w *work, pending *page.PendingCheckpoint) {
 }
 
 // settle waits for the checkpoint that is being synced, if any, and handles its result. The caller must hold mu.
-// After an error the previous checkpoint is still the last one, and the failed one is still due.
+// After an error, the previous checkpoint is still the last checkpoint, and the failed checkpoint is still due.
 func (p *Pager) settle() (CheckpointInfo, error) {
 	c := p.syncing
 	if c == nil {

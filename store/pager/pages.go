@@ -61,7 +61,7 @@ func (p *Pager) Exclusive(fn func() error) error {
 func (p *Pager) CloseFile() error { return p.file.Close() }
 
 // Swap calls rename, which replaces old with another page file with the same content, and opens page.db again. old is
-// closed when its readers have finished. Swap returns ErrReplaced if page.db is no longer old, or if a batch is not
+// closed when its readers have finished. Swap returns ErrReplaced if old is no longer page.db, or if a batch is not
 // completely written. An error after rename has returned done is final (INV-7).
 func (p *Pager) Swap(old *page.File, rename func() (done bool, err error)) error {
 	return p.Exclusive(func() error {
@@ -94,8 +94,8 @@ func (p *Pager) SetCacheUse(use vfs.CacheUse) {
 	}
 }
 
-// Pin pins the last durable checkpoint for a long operation. It does not block Close or Exclusive. If they close the
-// file, later reads fail, and StillUses returns the reason.
+// Pin pins the last durable checkpoint for a long operation. It does not block Close or Exclusive. If one of them
+// closes the file, later reads fail, and StillUses returns the reason.
 func (p *Pager) Pin() (*page.File, *page.Pin, error) {
 	p.fileMu.RLock()
 	defer p.fileMu.RUnlock()

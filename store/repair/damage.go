@@ -86,8 +86,8 @@ type Status struct {
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is the LSN of a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
-	// Index is the error if data other than messages is corrupt; otherwise nil. Only a copy of the other node's store
-	// can repair it.
+	// Index is the error if data other than messages is corrupt; otherwise nil. Such corruption can be repaired only
+	// with a copy of the other node's store.
 	Index error
 }
 
@@ -367,8 +367,8 @@ func (r *Repairer) suspectsResolved(suspects map[page.No]error) {
 	}
 }
 
-// Damaged returns up to limit messages that are needed but cannot be read, sorted by queue and sequence. It removes the
-// records of messages that are no longer needed.
+// Damaged returns up to limit messages that are needed but cannot be read, sorted by queue and sequence. It removes
+// the entries of messages that are no longer needed.
 func (r *Repairer) Damaged(limit int) []CorruptMessage {
 	r.mu.Lock()
 	all := make([]CorruptMessage, 0, len(r.messages))

@@ -31,8 +31,9 @@ const (
 // Source provides valid copies of messages from the other node of the pair.
 type Source interface {
 	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the
-	// position of the last record that this node has applied. The source must verify that both nodes have the same history
-	// up to the lower of both applied positions: only then does a sequence identify the same message.
+	// position of the last record that this node has applied. The source must verify that both nodes have the same
+	// history up to the lower one of their applied positions. Only then does a sequence identify the same message on
+	// both nodes.
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
@@ -114,7 +115,7 @@ type extentState struct {
 	entry index.Entry // its Extent is zero if no extent contains the message
 	alive []uint64    // needed sequences
 	have  []Message   // readable messages among them
-	why   error       // why the others are unreadable; nil if all are readable
+	why   error       // why the other needed messages are unreadable; nil if all are readable
 }
 
 func (r *Repairer) readExtent(queueID, seq uint64) (extentState, error) {

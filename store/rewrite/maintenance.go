@@ -82,8 +82,8 @@ type Engine interface {
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
 	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. Nothing
-	// uses page.db during the swap. It returns ErrCanceled if page.db is no longer old. An error after rename has returned
-	// done is final.
+	// uses page.db during the swap. It returns ErrCanceled if old is no longer page.db. An error after rename has
+	// returned done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
 	// Repair tries to repair all known corruption, and reports whether none remains.
 	Repair(ctx context.Context) bool
@@ -164,7 +164,8 @@ func (m *Maintenance) Interrupt() {
 	}
 }
 
-// Close interrupts the running operation, and prevents further ones. Engine.Usable must already return an error.
+// Close interrupts the running operation, and prevents further operations. Engine.Usable must already return an
+// error.
 func (m *Maintenance) Close() {
 	m.mu.Lock()
 	m.closed = true

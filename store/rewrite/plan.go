@@ -45,9 +45,9 @@ func (p *Plan) Err() error {
 	}
 }
 
-// PlanRewrite writes a checkpoint and computes the space that Rewrite needs, with the options PageSize, ReserveBytes
-// and Progress. No transaction waits for it. It returns ErrDataLoss if a page that it must read is corrupt. It does not
-// check the available space: see Plan.Err.
+// PlanRewrite writes a checkpoint and computes the space that Rewrite needs. It uses only the options PageSize,
+// ReserveBytes and Progress. No transaction waits for PlanRewrite. It returns ErrDataLoss if a page that it must read
+// is corrupt. It does not check the available space: see Plan.Err.
 func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = m.o.ReserveBytes

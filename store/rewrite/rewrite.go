@@ -157,8 +157,8 @@ type rewrite struct {
 	committed bool // the rewrite can no longer be abandoned
 }
 
-// abandon cancels the rewrite and resumes Apply immediately; the remaining work continues in the background. It returns
-// false if it is too late.
+// abandon cancels the rewrite and resumes Apply immediately; the remaining work continues in the background. It
+// returns false if the rewrite can no longer be canceled.
 func (rw *rewrite) abandon() bool {
 	if rw.isFinished() {
 		return false
@@ -283,8 +283,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan computes the plan of the rewrite. If its space is needed, plan removes page.db_old, which the rewrite will
-// replace. It returns a SpaceError if there is no space for the new file.
+// plan computes the plan of the rewrite. If the rewrite needs the space of page.db_old, plan removes that file, which
+// the rewrite would replace anyway. It returns a SpaceError if there is no space for the new file.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {

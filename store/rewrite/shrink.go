@@ -108,8 +108,8 @@ func (m *Maintenance) Shrink(ctx context.Context, o ShrinkOptions) (ShrinkResult
 	return r, nil
 }
 
-// shrinkFailed makes the store unusable after a failed write (INV-7), but not if the disk is full, a page is corrupt
-// or the context ended.
+// shrinkFailed returns the error of a failed shrink. It makes the store unusable after a failed write (INV-7), but
+// not if the disk is full, a page is corrupt or the context ended.
 func (m *Maintenance) shrinkFailed(err error) error {
 	switch {
 	case errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded):
@@ -141,8 +141,8 @@ func (t *tailExtents) Pop() any {
 	return e
 }
 
-// findTail returns the extents after the page at which a file without gaps would end. If their size exceeds
-// o.MoveBytes, it returns only the last ones.
+// findTail returns the extents after the page at which a file without gaps would end. If their total size exceeds
+// o.MoveBytes, it returns only the last of them.
 func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*tailExtents, error) {
 	limit := uint64(max(o.MoveBytes, 0))
 	if o.MoveBytes == 0 {
@@ -167,7 +167,8 @@ func findTail(ctx context.Context, c *checkpoint.Checkpoint, o ShrinkOptions) (*
 	return t, err
 }
 
-// moveTail moves message extents from the end of the file into gaps, the last ones first, in rounds.
+// moveTail moves message extents from the end of the file into gaps, in rounds, starting with the last extent. It
+// returns the number of bytes moved.
 func (m *Maintenance) moveTail(ctx context.Context, o ShrinkOptions) (uint64, error) {
 	if err := m.e.MakeGaps(); err != nil {
 		return 0, err

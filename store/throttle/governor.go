@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// A window of commits ends after windowTime if it has windowCommits, otherwise after windowLongest.
+	// A window of commits ends when it is at least windowTime long and contains windowCommits commits, or after
+	// windowLongest.
 	windowTime    = 50 * time.Millisecond
 	windowCommits = 16
 	windowLongest = time.Second
@@ -102,7 +103,7 @@ func NewGovernor() *Governor {
 }
 
 const (
-	// A slot is an eighth of a power of two wide, starting at 1 µs.
+	// Each doubling of the latency, starting at 1 µs, is divided into eight slots.
 	slotBits = 3
 	slots    = 28 << slotBits
 )

@@ -24,7 +24,7 @@ func TestLatencySlots(t *testing.T) {
 	require.Equal(t, slots-1, slotOf(time.Hour))
 }
 
-// node simulates commits at a rate, which take longer while work runs.
+// node simulates a steady rate of commits, which take longer while work runs.
 type node struct {
 	g *Governor
 	// alone is the latency without work; disturbed is the latency that work at full speed adds.
@@ -122,8 +122,8 @@ func TestGovernor(t *testing.T) {
 	}
 }
 
-// If commits become slower regardless of the work, the work keeps a minimum fraction. The slower commits become the new
-// baseline, and the fraction rises.
+// If commits become slower regardless of the work, the work still gets the minimum fraction. The slower commits
+// become the new baseline, and the fraction rises.
 func TestGovernorAdaptsToSlowCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{g: NewGovernor(), alone: time.Millisecond}
@@ -135,7 +135,7 @@ func TestGovernorAdaptsToSlowCommits(t *testing.T) {
 	})
 }
 
-// Configured limits are upper bounds, and full speed uses no governor.
+// Configured limits are upper bounds. A nil Governor does not limit work.
 func TestGovernorLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := New(Limits{Governor: NewGovernor(), Percent: 25})

@@ -87,8 +87,8 @@ func (e *Edit) Scan(from, to []byte) *Iterator {
 	return it
 }
 
-// Put sets the value of key, and copies both. It returns ErrTooLarge if one of them is too large, or the error of a
-// page read.
+// Put sets the value of key. It copies key and value. It returns ErrTooLarge if key or value is too large, or the
+// error of a page read.
 func (e *Edit) Put(key, value []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -380,7 +380,7 @@ func (e *Edit) rebalance(n *node, i int) {
 }
 
 // merge merges the children left and left+1 of n, unless the result would be nearly full. It reports whether it
-// did.
+// merged them.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

@@ -338,7 +338,7 @@ func readOnce(f *page.File, tr *Tree) error {
 	return nil
 }
 
-// Keys and values above the maximum size, a scan after a change and a finished edit are rejected.
+// Keys and values above the maximum size, a scan after a change and the use of a finished edit are rejected.
 func TestLimitsAndMisuse(t *testing.T) {
 	f, _ := newFile(t, 2048)
 	tr := New(f, page.Extent{}, Options{})

@@ -11,7 +11,8 @@ import (
 // CacheUse selects whether writes go through the system's page cache.
 type CacheUse int32
 
-// UseCache writes through the page cache, AvoidCache with direct I/O, FasterPath with the faster of the two.
+// UseCache writes through the page cache. AvoidCache uses direct I/O for large writes. FasterPath uses the faster of
+// the two for large writes.
 const (
 	UseCache CacheUse = iota
 	AvoidCache
@@ -19,7 +20,8 @@ const (
 )
 
 const (
-	// bypassBytes is the minimum size of a direct write, since the disk takes about 100 µs for a write of any size.
+	// bypassBytes is the minimum size of a direct write. The disk takes about 100 µs for a direct write of any size,
+	// which is too slow for small writes.
 	bypassBytes = 128 << 10
 	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20
@@ -29,9 +31,9 @@ const (
 
 // Bypass writes to files, and can use direct I/O for large writes. It must be used by one writer at a time.
 //
-// The page cache is useless for data that is not read back soon, and costs CPU time: each page must be found, filled by
-// a copy, and written to the disk later. On a virtual machine whose host reclaims idle memory, finding a page takes
-// twenty times as long as the copy.
+// The page cache is useless for data that is not read back soon, and costs CPU time: for each write, a cache page
+// must be found, filled by a copy, and written to the disk later. If the host of a virtual machine reclaims idle
+// memory, finding a page takes twenty times as long as the copy.
 //
 // During a direct write, no other goroutine may write to the file through the page cache. If both writes change the
 // same page, the system cannot determine the valid content, and the next Sync fails.
@@ -142,7 +144,7 @@ func (b *Bypass) blocks(v *vector, limit int) []byte {
 
 type vector struct {
 	bufs [][]byte
-	skip int // of the first buffer
+	skip int // consumed bytes of the first buffer
 }
 
 func (v *vector) peek() []byte {

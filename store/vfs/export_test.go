@@ -8,5 +8,5 @@ const (
 	BypassBytes = bypassBytes
 )
 
-// Bounce returns Bypass's aligned buffer; nil if nothing was copied.
+// Bounce returns the aligned buffer of b, or nil if nothing was copied.
 func (b *Bypass) Bounce() []byte { return b.bounce }

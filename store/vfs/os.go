@@ -101,7 +101,7 @@ type osFile struct {
 
 type reopened struct {
 	once sync.Once
-	file *os.File // nil if not possible, or not requested
+	file *os.File // nil if the file was not reopened
 }
 
 // close closes the reopened file. The caller must ensure that no read or write that could reopen the file is in

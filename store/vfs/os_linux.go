@@ -18,7 +18,7 @@ func (f *osFile) Sync() error {
 	if err != nil {
 		return err
 	}
-	// Not retried, except for EINTR, which means that nothing was done (INV-7).
+	// A failed fdatasync is not retried (INV-7), except after EINTR, which means that nothing was done.
 	if err := retryEINTR(func() error { return unix.Fdatasync(fd) }); err != nil {
 		return f.pathError("fdatasync", err)
 	}
@@ -50,7 +50,7 @@ func (f *osFile) WriteVec(offset int64, bufs ...[]byte) (int, error) {
 	if err != nil || done == total {
 		return done, err
 	}
-	// A short write is rare (a limit, a full disk): os.File writes the rest, or returns the error.
+	// A short write is rare (file size limit, full disk): os.File writes the rest, or returns the error.
 	return f.writeEach(offset, bufs, done)
 }
 
@@ -162,7 +162,7 @@ func (f *osFile) reopen(r *reopened, flag int) *os.File {
 		if err != nil {
 			return
 		}
-		// By descriptor: the file may have been renamed or removed.
+		// Open the file by its descriptor, since it may have been renamed or removed.
 		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flag, 0)
 		if r.file != nil && flag == os.O_RDONLY {
 			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM)

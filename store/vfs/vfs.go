@@ -4,8 +4,8 @@
 // operating system's filesystem (OS). Filesystems for tests are in test/vfs.
 //
 // FS has the durability guarantees of POSIX. File.Sync makes the content and the size of a file durable, but not its
-// name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was created
-// and synced, but whose directory was never synced, may be missing after a crash.
+// name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was
+// created and synced may be missing after a crash if its directory was never synced.
 package vfs
 
 import (
@@ -56,7 +56,7 @@ type File interface {
 	io.WriterAt
 	io.Closer
 	// WriteVec writes the buffers consecutively at offset, as one write if the system supports it. It returns the number
-	// of bytes written, and an error if that is less than all of them. It does not retain bufs or the buffers.
+	// of bytes written, and an error if not all bytes were written. It does not retain bufs or the buffers.
 	WriteVec(offset int64, bufs ...[]byte) (int, error)
 	// Sync makes the file's content durable before it returns nil, with the metadata needed to read it (size and
 	// extents). After an error, the state of all writes since the last successful Sync is unknown. A retry does not
@@ -116,7 +116,7 @@ type FileInfo struct {
 // Usage is the space usage of a filesystem.
 type Usage struct {
 	TotalBytes uint64
-	// FreeBytes includes the space reserved for root, AvailableBytes does not.
+	// FreeBytes includes the space reserved for root; AvailableBytes does not.
 	FreeBytes      uint64
 	AvailableBytes uint64
 	// NoInodes reports whether no further file can be created, regardless of the free space.

@@ -142,9 +142,9 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 	return nil
 }
 
-// NoteCommitted records that the log's records up to the given one are committed. The header of the next block
-// contains the commit LSN; if no block follows soon, a seal contains it (INV-13). A call with a lower record than
-// an earlier call has no effect.
+// NoteCommitted marks the log's records up to the given one as committed. The header of the next block contains the
+// commit LSN; if no block follows soon, a seal contains it (INV-13). A call with a lower record than an earlier call
+// has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -164,9 +164,9 @@ func (l *Log) Committed() uint64 {
 	return l.committed
 }
 
-// wantsSeal reports whether some synced records are not yet covered by the durable LSN of a block header, or some
-// committed records are not yet covered by a commit LSN. With SyncOff, a commit LSN does not wait for a sync: a
-// crash of the process must not lose it.
+// wantsSeal reports whether a new durable LSN or commit LSN is not yet in a block header. It returns false while
+// records are unsynced. Only with SyncOff, a commit LSN does not wait for a sync, since a crash of the process must
+// not lose it.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -18,10 +18,11 @@ import (
 //	| u32   | u32   | u32    | u32   | LSN u64    | LSN u64   | length |
 //	+-------+-------+--------+-------+------------+-----------+--------+
 //
-// Bit 0 of flags marks a seal. The other bits contain first LSN - commit LSN. They are 0 if no record was known to be
-// committed, or if the difference does not fit. commit LSN is the LSN of the last record known to be committed when the
-// block was written (INV-13). It is less than first LSN. Releases before INV-13 wrote 0 and ignore these bits. The
-// segment version and size therefore did not change, and a pair can be downgraded to such a release.
+// Bit 0 of flags marks a seal. The other bits contain first LSN - commit LSN. These bits are 0 if no record was known
+// to be committed, or if the difference does not fit. The commit LSN is the LSN of the last record known to be
+// committed when the block was written (INV-13). It is less than the first LSN. Releases before INV-13 wrote 0 and
+// ignore these bits. The segment version and size therefore did not change, and a pair can be downgraded to such a
+// release.
 //
 // durable LSN is the LSN of the last record known to be durable when the block was written. Recovery uses it to
 // distinguish a corrupt middle from a torn tail. crc is the CRC32C of bytes 8 to 31. Its initial value is derived from
@@ -54,7 +55,7 @@ func (h blockHeader) flags() (flags uint32) {
 	return flags
 }
 
-// setFlags decodes flags. h.firstLSN must be set.
+// setFlags sets the fields of h that are encoded in flags. h.firstLSN must already be set.
 func (h *blockHeader) setFlags(flags uint32) {
 	h.seal = flags&blockFlagSeal != 0
 	if behind := uint64(flags >> blockCommitShift); behind > 0 && behind < h.firstLSN {
@@ -110,8 +111,9 @@ type blockInfo struct {
 	maxPayload  int
 }
 
-// walkFrames reads the headers of frames without verifying checksums. It calls termEnd with the last position of each
-// term that ends within the frames or directly before them. prev is the position before the frames.
+// walkFrames reads the headers of frames and verifies that the frames follow the position prev, but does not verify
+// checksums. It calls termEnd with the last position of each term that ends within the frames or directly before
+// them.
 func walkFrames(frames []byte, prev lsn.Position, termEnd func(lsn.Position)) (blockInfo, error) {
 	var info blockInfo
 	for last := prev; len(frames) > 0; {

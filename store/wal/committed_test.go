@@ -157,7 +157,8 @@ func TestSealsInFullSegment(t *testing.T) {
 	require.NoError(t, l.Close())
 }
 
-// TruncateAfter lowers the committed LSN to the new end, but not below the new end, even with a crash at any point.
+// After TruncateAfter, the committed LSN is the lower of its previous value and the new end, even after a crash at
+// any point of the truncation.
 func TestCommittedAfterTruncation(t *testing.T) {
 	for committed := uint64(0); committed <= 12; committed += 3 {
 		for record := uint64(0); record <= 12; record++ {

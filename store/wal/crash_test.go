@@ -122,7 +122,8 @@ func (m *machine) set(models ...model) {
 	m.allowed, m.now = models, models[len(models)-1]
 }
 
-// runGeneration opens the log, checks it, runs a workload, and keeps the disk of a crash for the next generation.
+// runGeneration opens the log, checks it, runs a workload, and saves the disk of a simulated crash for the next
+// generation.
 func (m *machine) runGeneration(generation int) {
 	fault := faultfs.New(m.mem)
 	m.mu.Lock()
@@ -258,8 +259,8 @@ func (m *machine) append(l *Log, rng *rand.Rand, term uint64) {
 	require.NoError(m.t, l.Append(frames, pos))
 }
 
-// In random histories with power failures at any disk operation, including those of recovery, rolls, truncations and
-// resets, the log loses no durable record, finds no unwritten record, and never reports a torn tail as corruption. A
+// Random histories have power failures at any disk operation, including those of recovery, rolls, truncations and
+// resets. The log loses no durable record, finds no unwritten record, and never reports a torn tail as corruption. A
 // seed is reproducible except for the timing of the goroutine that prepares segments.
 func TestRandomHistoriesWithCrashes(t *testing.T) {
 	for _, mode := range []SyncMode{SyncAlways, SyncOff} {

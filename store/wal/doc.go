@@ -25,9 +25,9 @@
 //
 // # Goroutines and locks
 //
-// One goroutine appends. The same or another goroutine calls Sync. Readers are independent of both and of each other. A
-// Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval), syncs the
-// headers of new segments, recycles segments and reports a fatal error.
+// One goroutine appends. The same or another goroutine calls Sync. Readers do not block these goroutines or each
+// other. A Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval),
+// syncs the headers of new segments, recycles segments and reports a fatal error.
 //
 // The lock order is: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
 //

@@ -70,8 +70,8 @@ func FrameBytes(payloadBytes int) int {
 	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
 }
 
-// AppendFrame appends the record that follows prev to dst and returns its position. The frames in dst must begin at a
-// multiple of 8.
+// AppendFrame appends the record that follows prev to dst. It returns the extended dst and the position of the
+// record. The frames in dst must begin at a multiple of 8.
 func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
 	start := len(dst)
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)
@@ -105,7 +105,7 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 }
 
 // EndFrameWith is EndFrame for a payload with a known CRC32C, computed before the payload was copied. The next
-// verification of the frame detects bytes that have changed since.
+// verification of the frame detects later changes of the payload.
 func EndFrameWith(
 	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
 ) ([]byte, lsn.Position) {

@@ -73,7 +73,7 @@ func mustAppend(t testing.TB, l *Log, term uint64, n, size int) lsn.Position {
 	return end
 }
 
-// requireRecords reads the log from its first record on and compares it with the output of batch.
+// requireRecords reads all records of the log and compares their payloads with the output of payload.
 func requireRecords(t testing.TB, l *Log, size int) {
 	t.Helper()
 	first := l.First()

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// inodes is a filesystem without a free inode if none is set.
+// inodes is a filesystem. If none is set, it has no free inode.
 type inodes struct {
 	vfs.FS
 

@@ -40,7 +40,8 @@ type Log struct {
 	syncMu  iolock.Mutex
 	syncing []*segment
 
-	// mu guards the fields below, and the guarded ones of segments. No disk access happens under it.
+	// mu guards the fields below, and the fields of segments that are marked as guarded. No disk access happens under
+	// it.
 	mu     sync.RWMutex
 	segs   []*segment
 	end    lsn.Position
@@ -81,7 +82,7 @@ type counters struct {
 
 type recovery struct {
 	records uint64 // verified
-	// torn is set if a torn tail was truncated. The other torn fields are its location, if known.
+	// torn is set if a torn tail was truncated. The other torn fields are the location of the torn tail, if known.
 	torn             bool
 	tornSegment      string
 	tornOffset       int64
@@ -172,7 +173,7 @@ func (l *Log) usable() error {
 	return l.usableForReading()
 }
 
-// fail marks the log as failed (INV-7). All later calls return the first error.
+// fail marks the log as failed (INV-7) and returns the error. Later calls of fail return the first error.
 func (l *Log) fail(what string, err error) error {
 	l.failOnce.Do(func() {
 		failure := fmt.Errorf("%w: %s: %w", ErrFailed, what, err)
@@ -212,8 +213,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep writes a seal when the log is idle, syncs with SyncInterval, syncs the headers of new segments, recycles
-// segments after the release of a hold, and reports a failure.
+// keep writes a seal when the log is idle, syncs the log in mode SyncInterval, syncs the headers of new segments,
+// recycles segments after the release of a hold, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
@@ -357,8 +358,9 @@ func (l *Log) TermEnds() []lsn.Position {
 	return ends
 }
 
-// PositionOf returns the position of a record in the log, or of the record directly before the first. Unless the record
-// is the last of its term, PositionOf reads it from the disk. It returns false if the record is missing or unreadable.
+// PositionOf returns the position of a record in the log, or of the record directly before the first. If the record
+// is not the last of its term, PositionOf reads it from the disk. It returns false if the record is missing or
+// unreadable.
 func (l *Log) PositionOf(record uint64) (lsn.Position, bool) {
 	if pos, ok := l.knownPosition(record); ok {
 		return pos, true

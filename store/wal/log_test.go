@@ -244,7 +244,7 @@ func TestRecordsAreDurableAfterClose(t *testing.T) {
 	}
 }
 
-// An idle log writes exactly one seal. Its durable LSN is the last record.
+// An idle log writes exactly one seal. Its durable LSN is the LSN of the last record.
 func TestSealWhenIdle(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		fault := faultfs.New(newMem(t))

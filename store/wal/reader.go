@@ -60,7 +60,8 @@ func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	return r, nil
 }
 
-// newReader returns a reader with its segment. It sets the exact position only if the record is the one after End.
+// newReader returns a reader in the segment that contains the record. It sets the exact position only if the record
+// is the one after End.
 func (l *Log) newReader(record uint64) (*Reader, error) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -118,15 +119,16 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next returns the next record, verified. io.EOF means that no further record exists yet; Next may be called again.
-// The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError are final.
+// Next verifies and returns the next record. io.EOF means that no further record exists yet; Next may be called
+// again. The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError are final.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err
 }
 
-// ReadBatch returns as many frames as fit into maxBytes, but at least one, with their number and the position of the
-// last one. The bytes are valid until the next call. io.EOF means that no further record exists yet.
+// ReadBatch returns as many frames as fit into maxBytes, but at least one. last is the position of the last frame,
+// and n the number of frames. The bytes are valid until the next call. io.EOF means that no further record exists
+// yet.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
 	for {
@@ -179,8 +181,8 @@ func (r *Reader) next() (Frame, []byte, error) {
 		return Frame{}, nil, r.corrupt(err)
 	}
 	if !r.anchored {
-		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, and its own
-		// checksum covers that.
+		// The reader starts in the middle of the log. The record contains the checksum of its predecessor, and the record's
+		// checksum covers this field.
 		r.prev.Chain, r.anchored = binary.LittleEndian.Uint32(b[framePrevCRC:]), true
 	}
 	f, _, err := DecodeFrame(b, r.prev)

@@ -17,7 +17,7 @@ import (
 )
 
 // If the last, unsynced block is truncated at any byte and followed by zeros or other bytes, Open truncates the log
-// before it. The log remains usable.
+// before this block. The log remains usable.
 func TestTornTail(t *testing.T) {
 	mem := newMem(t)
 	o := testOptions(mem)
@@ -193,7 +193,7 @@ func TestStaleContentOfRecycledSegments(t *testing.T) {
 		l.Release(l.End().LSN)
 	}
 	end := l.End()
-	// A power failure after everything was synced.
+	// Simulate a power failure after everything was synced.
 	o.FS = mem.CrashClone(nil)
 	l = mustOpen(t, o)
 	require.Equal(t, end, l.End())

@@ -12,8 +12,8 @@ import (
 // Hold prevents the removal of records. See Log.Hold.
 type Hold struct{ l *Log }
 
-// Hold prevents the removal of the record and all later ones until Hold.Release. Records may already have been removed:
-// check First, or read the record. A hold does not survive Close or Reset.
+// Hold prevents the removal of the given record and all later ones until Hold.Release. Some of them may already have
+// been removed: check First, or read the record. A hold does not survive Close or Reset.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()
@@ -40,9 +40,9 @@ func (h *Hold) Release() {
 	wake(h.l.wakeTrim)
 }
 
-// Release records that the records up to upTo are in a durable checkpoint. It removes or recycles the segments that
-// contain only such records, except for Options.KeepBytes of log and held records. It may sync files and the directory,
-// but appends nothing.
+// Release marks the records up to upTo as contained in a durable checkpoint. It removes or recycles the segments that
+// contain only such records, except for Options.KeepBytes of log and held records. It may sync files and the
+// directory, but appends nothing.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -94,7 +94,7 @@ func (l *Log) trim() {
 	}
 }
 
-// wantsTrim reports whether a trim only has to wait until the header of the second segment is durable.
+// wantsTrim reports whether the oldest segment can be removed as soon as the header of the second segment is durable.
 func (l *Log) wantsTrim() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// Release removes only whole segments. It keeps the records after the released one, the records of a hold, and the
+// Release removes only whole segments. It retains the records after the given one, the records of a hold, and the
 // last KeepBytes.
 func TestReleaseKeepsRequiredRecords(t *testing.T) { synctest.Test(t, testReleaseKeepsRequiredRecords) }
 
@@ -60,7 +60,7 @@ func testReleaseKeepsRequiredRecords(t *testing.T) {
 }
 
 // Discard removes records despite a hold on them, since the owner of the hold cannot read past a corrupt record. A
-// later hold keeps its records.
+// hold on later records still retains them.
 func TestDiscardIgnoresHolds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := testOptions(newMem(t))
@@ -97,7 +97,7 @@ func TestSegmentsAreRecycled(t *testing.T) {
 				created = fault.Count(faultfs.OpCreate)
 			}
 		}
-		// One more if the preparer was faster than the Release after the same roll.
+		// One more file is created if the preparer was faster than the Release after the same roll.
 		require.LessOrEqual(t, fault.Count(faultfs.OpCreate), created+1)
 		require.Greater(t, l.counters.rolls.Load(), uint64(15))
 		require.Zero(t, l.counters.stalledRolls.Load())

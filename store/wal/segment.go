@@ -236,7 +236,7 @@ func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 		}
 		h, err := decodeBlockHeader(b, seed, end.offset)
 		if err != nil || h.firstLSN != end.last.LSN+1 {
-			return end, nil //nolint:nilerr // no block of this log: the blocks end here, as end.err says
+			return end, nil //nolint:nilerr // no block of this log: the blocks end here (end.err)
 		}
 		frames, size := end.offset+blockHeaderBytes, int64(h.length)
 		if frames+size > sizeBytes {
@@ -278,11 +278,11 @@ func (e *scanEnd) verify(frames []byte, h blockHeader) bool {
 
 // leftover describes the data after the position at which reading stopped.
 type leftover struct {
-	proofLSN uint64 // highest durable LSN in a block there
-	end      int64  // end of the last block there
+	proofLSN uint64 // highest durable LSN in a block of that data
+	end      int64  // end of the last block of that data
 }
 
-// searchBlocks searches the file, starting at offset from, for block headers with a first LSN of at least record.
+// searchBlocks searches the file from the given offset on for block headers with a first LSN of at least record.
 func searchBlocks(file vfs.File, seed uint32, from, sizeBytes int64, record uint64) (leftover, error) {
 	var found leftover
 	var magic [4]byte

@@ -15,10 +15,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Truncating the log takes several steps. A crash between them would leave a log that looks corrupt: a gap, followed by
-// blocks whose durable LSN covers the missing records. The intent is therefore first written to a separate file,
-// atomically. While the file exists, Open performs the truncation, again if necessary, before it reads anything else.
-// The file, little endian:
+// Truncating the log takes several steps. A crash between them would leave a log that looks corrupt: a gap, followed
+// by blocks with a durable LSN that covers the missing records. The intent is therefore first written to a separate
+// file, atomically. While the file exists, Open performs the truncation, again if necessary, before it reads anything
+// else. The file, little endian:
 //
 //	 0          8         12   16       32                   52      56         64           72         80
 //	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
@@ -431,8 +431,8 @@ func (l *Log) removePartial(path string) error {
 	return nil
 }
 
-// saveRecords durably copies the records after pos to a new file, at least up to LSN through, and returns the position
-// of the last one.
+// saveRecords durably copies the records after pos to a new file, at least up to the given LSN, and returns the
+// position of the last copied record.
 func (l *Log) saveRecords(pos lsn.Position, through uint64, path string) (lsn.Position, error) {
 	f, err := l.openFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC)
 	if err != nil {

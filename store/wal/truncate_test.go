@@ -45,7 +45,7 @@ func TestTruncateAfterEveryRecord(t *testing.T) {
 			require.Equal(t, end, info.Last)
 			require.Len(t, kept, n)
 		}
-		// A crash directly after the truncation, then further appends.
+		// Simulate a crash directly after the truncation, and then append further records.
 		o.FS = mem.CrashClone(nil)
 		again := mustOpen(t, o)
 		require.Equal(t, pos, again.End())
