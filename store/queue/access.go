@@ -41,8 +41,8 @@ type AccessEntry struct {
 	Value []byte
 }
 
-// Access returns the version of the access table, which is the logical number of its last change or 0, and its
-// entries, ordered by kind and name.
+// Access returns the version and the entries of the access table. The version is the logical number of the last change,
+// or 0 without a change. The entries are ordered by kind and name.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {

@@ -24,7 +24,7 @@ type ackChunk struct {
 	n int // bits set
 }
 
-// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence of the chunk above the floor is
+// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence of the chunk at or above the floor is
 // acknowledged.
 type ackSlot struct {
 	c      *ackChunk

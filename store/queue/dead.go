@@ -161,7 +161,7 @@ const Group = 64
 // GroupsOfChunk is the number of groups in a chunk.
 const GroupsOfChunk = chunkWords
 
-// Single reports whether the range covers a single chunk with live messages, and returns its number.
+// Single reports whether the range covers a single chunk with live messages, and returns the number of the chunk.
 func (d *DeadRange) Single() (chunk uint64, ok bool) {
 	return d.First >> chunkBits, d.died != 0
 }

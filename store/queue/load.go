@@ -17,7 +17,7 @@ import (
 // ErrCorrupt is returned if a key or value is invalid or missing.
 var ErrCorrupt = errors.New("stored state is corrupt")
 
-// Loader rebuilds a State from the keys and values that its batches wrote to the tree.
+// Loader rebuilds a State from keys and values in the tree. Checkpoints have written them there from Batches.
 type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue

@@ -139,8 +139,8 @@ type Room struct {
 	largest         uint64 // a larger message never fits
 }
 
-// Room returns the free space of q for one transaction. If q makes room for new messages, the result is its full
-// capacity.
+// Room returns the free space of q for one transaction. If the overflow policy makes room for new messages, the result
+// is the full capacity of q.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// preparedSet contains the undecided prepared transactions and the outcomes of the most recently decided ones.
+// preparedSet contains the undecided prepared transactions and the retained outcomes of decided transactions.
 type preparedSet struct {
 	byXID    map[string]*Prepared
 	holds    map[uint64]*hold // by queue

@@ -26,7 +26,7 @@ type schedule struct {
 	// version changes when collected changes are in the tree. A caller that reads both the tree and memory compares
 	// versions.
 	version uint64
-	soonest int64 // the earliest time added since TakeSoonest, or NeverMS
+	soonest int64 // the earliest time added since the last TakeSoonest, or NeverMS
 	due     []DueMessage
 }
 

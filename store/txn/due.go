@@ -8,10 +8,10 @@ import (
 	"fmt"
 )
 
-// DueKind is the action for a due message. The numbers are stored.
+// DueKind is the kind of a scheduled action. The numbers are stored.
 type DueKind uint8
 
-// Kinds of Due.
+// Kinds of scheduled actions.
 const (
 	DueDeliver DueKind = 1
 	DueExpire  DueKind = 2

@@ -41,9 +41,9 @@ const (
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence. Lower messages become acknowledged. Live messages from the sequence
-	// on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has the
-	// retention in the operation.
+	// OpSeek moves a subscription to a sequence. Messages below the sequence become acknowledged. Live messages from the
+	// sequence on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has
+	// the retention in the operation.
 	OpSeek                   OpCode = 15
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
@@ -106,9 +106,9 @@ func (c OpCode) String() string {
 }
 
 // Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
-// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table,
-// policies or the site role. The reason is that all operations are checked against the state before the
-// transaction.
+// change, pause, purge or delete queues and subscriptions, that prepare, commit or roll back transactions, or that
+// change the access table, policies or the site role. The reason is that all operations are checked against the state
+// before the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c >= OpPrepare && c <= OpRollbackPrepared
