@@ -50,7 +50,7 @@ type checker struct {
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// queue is the number of the current queue. next is the first sequence in it that is not yet checked.
+	// queue is the number of the current queue, and next its first sequence that is not checked yet.
 	queue uint64
 	next  uint64
 }
@@ -181,7 +181,7 @@ func (c *checker) missing(q *queue.Queue, from uint64) {
 	}
 }
 
-// emptyQueue verifies that, if a queue has no pages, no subscription needs a message of it.
+// emptyQueue verifies, for a queue without pages, that no subscription needs a message.
 func (c *checker) emptyQueue(q *queue.Queue) {
 	from, to := index.KeyRange(q.ID())
 	if it := c.p.view.Scan(from, to); !it.Next() {

@@ -15,7 +15,7 @@ import (
 // (Expiry.Overflow).
 const OverflowQueue = queue.OverflowQueue
 
-// Expiry describes which messages of a queue the active must expire or move, because of its retention or
+// Expiry describes the messages of a queue that the active must expire or move, because of the queue's retention or
 // txn.OverflowDeadLetterHead.
 type Expiry struct {
 	ID     uint64

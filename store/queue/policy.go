@@ -168,8 +168,8 @@ func (s *State) policiesOf(q *Queue, name string) (p applied) {
 	return p
 }
 
-// settings returns the settings of a queue. own is the configuration set on the queue itself, and fields the mask of the
-// fields that are set.
+// settings returns the settings of a queue. own is the configuration set on the queue itself, and fields the mask of
+// the fields that are set.
 func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	c := &settings{fields: fields}
 	var defaults, limits *txn.QueuePolicy

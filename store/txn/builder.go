@@ -114,8 +114,8 @@ func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.AlterQueueWith(queue, c, mask, c.Fields()&mask)
 }
 
-// AlterQueueWith is like AlterQueue. own is the set of fields in mask that are explicit afterwards. own must contain all
-// fields in mask that are not 0 in c.
+// AlterQueueWith is like AlterQueue. own is the set of fields in mask that are explicit afterwards. own must contain
+// all fields in mask that are not 0 in c.
 func (b *Builder) AlterQueueWith(queue uint64, c Config, mask, own ConfigMask) {
 	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
