@@ -46,8 +46,8 @@ type ArchiveOptions struct {
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. A larger log is released so
-	// that the node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after
-	// the gap. 0 retains the log until the disk is full.
+	// that the node keeps running. The archive then has a gap: a restore of a later point in time needs a backup made
+	// after the gap. 0 retains the log until the disk is full.
 	MaxHoldBytes int64
 	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
@@ -325,8 +325,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file with the records after before, up to position to or until the file is large enough. It reads
-// the log twice, since the file name contains the last LSN.
+// write writes one file with the records that follow position before. The file ends with the record at position to, or
+// earlier if it is large enough. write reads the log twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -399,8 +399,8 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes the frames after f.Before, up to position to or until the file has limit bytes. It sets the fields of
-// f that describe these frames. f.Bytes is the file size without encryption.
+// fill writes the frames after f.Before to w. It ends at position to, or earlier if the file has limit bytes. It sets
+// the fields of f that describe these frames. f.Bytes is the file size without encryption.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {
@@ -431,7 +431,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames up to position to, adds them to the fields of f, and returns their size.
+// take verifies the frames, at most up to the given position, adds them to the fields of f, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {
