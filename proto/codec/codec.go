@@ -35,7 +35,7 @@ type codec struct {
 	marks   bool    // mark malformed messages instead of returning an error
 }
 
-// New returns the codec without connection options. Its name is that of protobuf.
+// New returns the codec without connection options. It has the name of the protobuf codec.
 func New() encoding.CodecV2 { return newCodec() }
 
 func newCodec() codec {
@@ -51,8 +51,8 @@ type Counted struct {
 
 const prefixBytes = 5
 
-// Unmarshal decodes data into v, or into the message of a *Counted. Bodies in v refer to memory that is not reused,
-// except those in a ReceivedPublish.
+// Unmarshal decodes data into v, or into the message of a *Counted. The memory of bodies in v is not reused, except in a
+// ReceivedPublish.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if counted, ok := v.(*Counted); ok {
 		counted.Bytes, v = prefixBytes+data.Len(), counted.Message

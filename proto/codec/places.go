@@ -32,8 +32,8 @@ type places struct {
 	mu sync.Mutex // guards the fields below
 	// first is the last frame, if it may be the first of a message; it is filled before the next Get.
 	first *[]byte
-	// placed lists the messages that have a place and were not taken, oldest first; placedBytes is their total size.
-	// open is set while the newest one may receive further frames.
+	// placed lists the places that were not taken yet, oldest first; placedBytes is their total size. open is set while
+	// the newest place may receive further frames.
 	placed      []place
 	placedBytes int
 	open        bool

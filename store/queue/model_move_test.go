@@ -46,7 +46,7 @@ func (m *model) checkConfig(q *modelQueue, name string, c txn.Config, fields, ch
 	return m.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter returns txn.OK, or why id cannot be the dead-letter queue of q: it is missing or creates a cycle.
+// checkDeadLetter returns txn.OK, or the code for a dead-letter queue of q that is missing or creates a cycle.
 func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
 	if id == 0 {
 		return txn.OK
