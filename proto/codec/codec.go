@@ -51,8 +51,8 @@ type Counted struct {
 
 const prefixBytes = 5
 
-// Unmarshal decodes data into v, or into the message of a *Counted. The memory of bodies in v is not reused, except in a
-// ReceivedPublish.
+// Unmarshal decodes data into v, or into the message of a *Counted. The memory of bodies in v is not reused, except in
+// a ReceivedPublish.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if counted, ok := v.(*Counted); ok {
 		counted.Bytes, v = prefixBytes+data.Len(), counted.Message

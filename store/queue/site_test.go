@@ -406,8 +406,8 @@ func (u *upstream) cancel(n uint64) {
 	require.Empty(u.t, u.s.Check())
 }
 
-// INV-26: without the loss flag, a replica is promoted only if it has applied the last stop of the primary, and the stop
-// was not canceled. The stop and the cancellation survive a restart.
+// INV-26: without the loss flag, a replica is promoted only if it has applied the last stop of the primary, and the
+// stop was not canceled. The stop and the cancellation survive a restart.
 func TestTakeoverRequiresStop(t *testing.T) {
 	for _, c := range []struct {
 		name    string
