@@ -7,7 +7,7 @@
 // directly into their final memory (BulkDialOptions).
 //
 // The codec passes unexpected input (unknown fields, repeated fields, mismatched wire types, invalid UTF-8) to the
-// protobuf library, so that the result, or the error, is that of the library.
+// protobuf library and returns its result or error.
 package codec
 
 import (
@@ -155,8 +155,8 @@ func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 	return r.Descriptor().FullName(), true
 }
 
-// DialOptions returns options for a connection that uses the codec for all calls, and the codec's buffers for
-// received data, because gRPC zeroes its own buffers before each use.
+// DialOptions returns options for a connection that uses the codec for all calls. Data is received into the codec's
+// buffers, because gRPC zeroes its own buffers before each use.
 func DialOptions() []grpc.DialOption {
 	c := newCodec()
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}

@@ -159,8 +159,8 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// take returns the place of a message, if the place contains all pieces except the first and perhaps the last: gRPC
-// does not request memory for small pieces. It drops older places.
+// take returns the place of a message, if the place contains all pieces except the first and perhaps the last. The last
+// piece may be elsewhere, since gRPC does not request memory for small pieces. take drops older places.
 func (p *places) take(data mem.BufferSlice) (place, bool) {
 	if len(data) < 2 {
 		return place{}, false

@@ -246,7 +246,7 @@ type received struct {
 	want    *pb.ReplicateResponse
 }
 
-// receiveInterleaved receives frames of one or two streams, usually split like those of gRPC, in random order. Some
+// receiveInterleaved receives frames of one or two streams in random order, usually split as gRPC splits them. Some
 // messages consist of extra, or end with it. Each decoded message must equal the result of the protobuf library, and
 // must stay unchanged until the end.
 func receiveInterleaved(t *testing.T, rng *rand.Rand, frames int, extra []byte) {

@@ -96,7 +96,7 @@ type Archiver struct {
 // It must be called after store.Open and before records are applied. Otherwise applied records could be removed from
 // the log before they are archived. Errors: ErrBusy, ErrArchiveCorrupt. The archive has another history if, for
 // example, the store was wiped or restored to an older state. In that case StartArchiver moves the archive to the
-// subdirectory other-<time>, which a restore can use, and starts a new one.
+// subdirectory other-<time>, which a restore can use, and starts a new archive.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: directory is not configured")
@@ -133,8 +133,8 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	return a, nil
 }
 
-// open removes unfinished files, determines the end of the archive, and compares it with the log. The caller must
-// hold work, except in StartArchiver.
+// open removes unfinished files, determines the end of the archive, and compares it with the log. The caller must hold
+// a.work, unless it is StartArchiver.
 func (a *Archiver) open(ctx context.Context) error {
 	if err := a.o.Location.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
@@ -258,8 +258,8 @@ func (a *Archiver) flush(ctx context.Context) error {
 	return nil
 }
 
-// next returns the position before the next file: the end of the archive or, if the log no longer reaches back that
-// far, the position before its oldest record.
+// next returns the position before the next file. This is the end of the archive or, if the log no longer contains the
+// following record, the position before the oldest record of the log.
 func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	if a.last.Records > 0 {
 		if at, ok := a.s.PositionOf(a.last.Last.LSN); ok {
@@ -301,7 +301,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// retainFrom replaces the hold with a new one, since a snapshot installation releases all holds.
+// retainFrom retains the log from LSN n on. It creates a new hold, since a snapshot installation releases all holds.
 func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)

@@ -25,9 +25,9 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies that each page is free or referenced exactly once, that each page and message can be decoded, and
-// that each message that a subscription needs exists. Check reports inconsistencies in Report.Problems. An error
-// means that the check could not be completed.
+// Check verifies the checkpoint: each page must be free or referenced exactly once, each page and message must be
+// decodable, and no message that a subscription needs may be missing. Check reports inconsistencies in Report.Problems.
+// An error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {

@@ -103,7 +103,7 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	return held
 }
 
-// ReservedSequences returns those of the given sequences that a prepared transaction reserves in any subscription.
+// ReservedSequences returns the given sequences that a prepared transaction reserves in any subscription.
 func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// AccessQueue is the number that TakeTouched returns for the access table. No queue has this number.
+// AccessQueue represents the access table in the result of TakeTouched. No queue has this number.
 const AccessQueue = math.MaxUint64 - 1
 
 // accessTable contains the access rules: opaque entries by kind and name, and one version for the whole table.

@@ -17,8 +17,8 @@ import (
 // it changes anything: a rejected transaction changes only the record of its producer. The state retains parts of
 // payload, so the caller must not modify payload.
 //
-// If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
-// apply the record, and the states would diverge. The same applies if ReadError returns an error.
+// If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop. Otherwise, the states
+// would diverge if the peer is able to apply the record. The same applies if ReadError returns an error.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }

@@ -10,7 +10,7 @@ const (
 	MaxAccess   = 10_000
 	MaxPolicies = 1000
 	MaxReleased = 65_536 // messages in one transaction
-	// MaxExtentSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
+	// MaxExtentSpan is the maximum number of sequences, live and dead, that one extent in the page file spans.
 	MaxExtentSpan = ChunkSize
 
 	MaxPrepared      = 10_000 // undecided transactions

@@ -175,7 +175,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// If the keys are in order, the subscription is the last one in the list or a new one.
+	// If the keys are in order, the subscription is the last in the list, or not in the list.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]

@@ -142,7 +142,7 @@ func (m *model) inUse(q *modelQueue) bool {
 	})
 }
 
-// move moves some messages of a subscription, including acknowledged ones, to another queue or discards them.
+// move moves some acknowledged and unacknowledged messages of a subscription to another queue, or discards them.
 func (m *model) move(
 	b *txn.Builder, q *modelQueue, s *modelSub, added map[uint64]uint64, want *txn.Result, i int,
 ) (txn.Code, func()) {

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the number that TakeTouched returns if the active must move messages of a queue that exceeds its
-// limits. No queue has this number.
+// OverflowQueue is in the result of TakeTouched if the active must move messages of a queue that exceeds its limits. No
+// queue has this number.
 const OverflowQueue = math.MaxUint64
 
 // A queue with txn.OverflowDeadLetterHead may exceed its limits by this slack and a tenth of the limits. Further

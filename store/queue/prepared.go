@@ -254,7 +254,8 @@ func (s *State) changePrepared(o *txn.Op, logical uint64, r *txn.OpResult) {
 	r.ID = out.resultID()
 }
 
-// hold excludes the messages that p acknowledges from delivery, and reserves space for the messages that it publishes.
+// hold reserves the messages that p acknowledges, so that they are not delivered, and space for the messages that p
+// publishes.
 func (s *State) hold(p *Prepared) {
 	ps := &s.prepared
 	ps.byXID[p.xid] = p

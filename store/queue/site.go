@@ -40,8 +40,8 @@ func (r SiteRole) String() string {
 	return "unknown"
 }
 
-// SiteState is the site role of a pair, and the relation of its log to the log of the primary. The zero
-// SiteState is that of a pair without a lineage.
+// SiteState is the site role of a pair, and the relation of its log to the log of the primary. A pair without a lineage
+// has the zero SiteState.
 type SiteState struct {
 	// Lineage identifies the group of sites.
 	Lineage uuid.UUID
@@ -73,7 +73,7 @@ type SiteState struct {
 	LossyEpoch uint64
 }
 
-// Differs reports whether role, epoch or lineage differ from those of o.
+// Differs reports whether s and o differ in role, epoch or lineage.
 func (s SiteState) Differs(o SiteState) bool {
 	return s.Role != o.Role || s.Epoch != o.Epoch || s.Lineage != o.Lineage
 }
