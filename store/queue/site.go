@@ -78,8 +78,8 @@ func (s SiteState) Differs(o SiteState) bool {
 	return s.Role != o.Role || s.Epoch != o.Epoch || s.Lineage != o.Lineage
 }
 
-// MayTakeOver reports whether a replica may be promoted without loss: the replica has applied the stop of the
-// primary, and the primary has not resumed since.
+// MayTakeOver reports whether a replica may be promoted without loss: the replica has applied the stop of the primary
+// and no later resume, and the stop was not canceled.
 func (s SiteState) MayTakeOver() bool { return s.Role == SiteReplica && s.StopLSN > s.CanceledLSN }
 
 // LogicalOf returns the logical number of the record with LSN n of a primary or stopped pair. ok is false for other
