@@ -37,7 +37,7 @@ func NewLoader() *Loader {
 }
 
 // Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the page
-// index, the schedule index and message IDs. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// index, the schedule index and message IDs. Errors wrap ErrCorrupt or a txn.Code, such as txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++

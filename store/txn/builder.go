@@ -406,7 +406,8 @@ func (b *Builder) Ops() int { return b.ops }
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
 // Finish returns the buffer passed to Begin with the transaction appended, without referenced bodies. If the
-// transaction is invalid, it returns the original buffer and an error that wraps a Code, or the error passed to Fail.
+// transaction is invalid, it returns the original buffer and an error: the error passed to Fail, or an error that wraps
+// a Code or ErrInvalidMessage.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()

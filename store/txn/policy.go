@@ -27,7 +27,8 @@ func AppendQueuePolicy(dst []byte, p *QueuePolicy) []byte {
 	return AppendConfig(AppendConfig(binary.AppendUvarint(dst, p.Priority), p.Defaults), p.Limits)
 }
 
-// DecodeQueuePolicy decodes the result of AppendQueuePolicy. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeQueuePolicy decodes the result of AppendQueuePolicy. The errors wrap ErrMalformed, ErrNewerVersion or
+// ErrNoDeadLetter.
 func DecodeQueuePolicy(b []byte) (p QueuePolicy, err error) {
 	d := decoder{b: b}
 	p.Priority = d.uvarint()

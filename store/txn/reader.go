@@ -91,7 +91,7 @@ func (r *Reader) Ops() int { return r.ops }
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
 // Next returns the next operation, which is valid until the next call. It returns io.EOF after the last operation;
-// other errors wrap ErrMalformed, ErrNewerVersion or ErrInvalidName. It does not verify the messages of a publish or
+// other errors wrap a Code, such as ErrMalformed or ErrNewerVersion. It does not verify the messages of a publish or
 // move.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
