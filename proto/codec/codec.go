@@ -7,7 +7,7 @@
 // directly into their final memory (BulkDialOptions).
 //
 // The codec passes unexpected input (unknown fields, repeated fields, mismatched wire types, invalid UTF-8) to the
-// protobuf library, so that the result, or the error, is that of the library.
+// protobuf library and returns its result or error.
 package codec
 
 import (
@@ -35,7 +35,7 @@ type codec struct {
 	marks   bool    // mark malformed messages instead of returning an error
 }
 
-// New returns the codec without connection options. Its name is that of protobuf.
+// New returns the codec without connection options. It has the name of the protobuf codec.
 func New() encoding.CodecV2 { return newCodec() }
 
 func newCodec() codec {
@@ -51,8 +51,8 @@ type Counted struct {
 
 const prefixBytes = 5
 
-// Unmarshal decodes data into v, or into the message of a *Counted. Bodies in v refer to memory that is not reused,
-// except those in a ReceivedPublish.
+// Unmarshal decodes data into v, or into the message of a *Counted. The memory of bodies in v is not reused, except in
+// a ReceivedPublish.
 func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if counted, ok := v.(*Counted); ok {
 		counted.Bytes, v = prefixBytes+data.Len(), counted.Message
@@ -155,8 +155,8 @@ func Undecodable(v any) (name protoreflect.FullName, bad bool) {
 	return r.Descriptor().FullName(), true
 }
 
-// DialOptions returns options for a connection that uses the codec for all calls, and the codec's buffers for
-// received data, because gRPC zeroes its own buffers before each use.
+// DialOptions returns options for a connection that uses the codec for all calls. Data is received into the codec's
+// buffers, because gRPC zeroes its own buffers before each use.
 func DialOptions() []grpc.DialOption {
 	c := newCodec()
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}

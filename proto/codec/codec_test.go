@@ -69,7 +69,7 @@ func pieces(b []byte) mem.BufferSlice {
 	return mem.BufferSlice{mem.SliceBuffer(b[:len(b)/2]), mem.SliceBuffer(b[len(b)/2:])}
 }
 
-// dropUnknown removes unknown fields, which only the library keeps.
+// dropUnknown removes unknown fields, which only the library preserves.
 func dropUnknown(m protobuf.Message) {
 	b, _ := protobuf.UnmarshalOptions{DiscardUnknown: true}, m
 	raw, err := protobuf.Marshal(m)

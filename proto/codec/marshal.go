@@ -59,7 +59,7 @@ func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
 }
 
 // Marshal encodes v, a protobuf message or an Appender, into a buffer that is reused after gRPC has sent it. gRPC's own
-// codec zeroes each buffer first, and its buffers for messages above 32 KiB have 1 MiB: for a delivery of 128 small
+// codec zeroes each buffer first, and uses buffers of 1 MiB for messages above 32 KiB. For a delivery of 128 small
 // messages this was most of the cost.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(Appender); ok {
@@ -164,7 +164,7 @@ func (p *buffers) Get(length int) *[]byte {
 	return &b
 }
 
-// poisoned enables overwriting of freed buffers, by which tests detect a use after free.
+// poisoned enables overwriting of freed buffers, so that tests detect a use after free.
 var poisoned bool //nolint:gochecknoglobals // for a test
 
 // Poison enables overwriting of freed buffers. It is for tests, and must be called before any connection is made.

@@ -32,8 +32,8 @@ type places struct {
 	mu sync.Mutex // guards the fields below
 	// first is the last frame, if it may be the first of a message; it is filled before the next Get.
 	first *[]byte
-	// placed lists the messages that have a place and were not taken, oldest first; placedBytes is their total size.
-	// open is set while the newest one may receive further frames.
+	// placed lists the places that were not taken yet, oldest first; placedBytes is their total size. open is set while
+	// the newest place may receive further frames.
 	placed      []place
 	placedBytes int
 	open        bool
@@ -159,8 +159,8 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 	return join(data)
 }
 
-// take returns the place of a message, if the place contains all pieces except the first and perhaps the last: gRPC
-// does not request memory for small pieces. It drops older places.
+// take returns the place of a message, if the place contains all pieces except the first and perhaps the last. The last
+// piece may be elsewhere, since gRPC does not request memory for small pieces. take drops older places.
 func (p *places) take(data mem.BufferSlice) (place, bool) {
 	if len(data) < 2 {
 		return place{}, false

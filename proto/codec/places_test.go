@@ -137,7 +137,7 @@ func TestReceivedInPlace(t *testing.T) {
 	require.Empty(t, c.places.placed)
 }
 
-// Messages received before the first one is decoded are received in their places.
+// If several messages arrive before the first is decoded, each of them is received in its place.
 func TestReceivedBeforeDecoding(t *testing.T) {
 	overwriteFreed(t)
 	n := countCopies(t)
@@ -182,7 +182,7 @@ func TestPlaceOfOtherMessage(t *testing.T) {
 	require.True(t, protobuf.Equal(want, &got))
 }
 
-// Messages that are never decoded retain a bounded amount of memory. Lengths above the maximum size have no place.
+// Messages that are never decoded retain a bounded amount of memory. Messages above the maximum size have no place.
 func TestPlacesOfUndecodedMessages(t *testing.T) {
 	c, w := newPlacesCodec()
 	b, err := protobuf.Marshal(bulk(400_000, 1)[0])
@@ -246,7 +246,7 @@ type received struct {
 	want    *pb.ReplicateResponse
 }
 
-// receiveInterleaved receives frames of one or two streams, usually split like those of gRPC, in random order. Some
+// receiveInterleaved receives frames of one or two streams in random order, usually split as gRPC splits them. Some
 // messages consist of extra, or end with it. Each decoded message must equal the result of the protobuf library, and
 // must stay unchanged until the end.
 func receiveInterleaved(t *testing.T, rng *rand.Rand, frames int, extra []byte) {

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxMessages is one more than the number of messages that the server accepts. The server therefore can refuse a
+// maxMessages is one more than the number of messages that the server accepts. The server can therefore reject a
 // larger request without allocations for all of its messages.
 const maxMessages = 10_001
 

@@ -22,9 +22,9 @@ const Domain = "lockstep.v1"
 // RequestError.settled.
 const Settled = "settled"
 
-// Metadata keys of SITE_DIVERGED from a former primary: the number of its transactions that the promoted site lacks,
-// the file on this node to which they were written, and the first and last LSN in it. The file is empty if it could not
-// be written.
+// Metadata keys of SITE_DIVERGED from a former primary. They contain the number of its transactions that the promoted
+// site lacks, the name of the file on this node to which their records were written, and the first and last LSN in the
+// file. The name is empty if the file could not be written.
 const (
 	LostTransactions = "lost_transactions"
 	LostFile         = "lost_file"

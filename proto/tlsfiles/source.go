@@ -156,7 +156,7 @@ func (s *Source) Reload() error {
 	return s.trouble
 }
 
-// Refused returns why the content of the files is not used, or nil. It does not read the files.
+// Refused returns the reason why the current content of the files is not used, or nil. It does not read the files.
 func (s *Source) Refused() error {
 	if err := s.refused.Load(); err != nil {
 		return *err
@@ -164,7 +164,7 @@ func (s *Source) Refused() error {
 	return nil
 }
 
-// Certificates lists the certificates in use: for each file the one that expires first.
+// Certificates returns, for each file in use, the certificate that expires first.
 func (s *Source) Certificates() []Certificate { return s.current.Load().ends }
 
 // read checks the files and applies new content. mu is held.

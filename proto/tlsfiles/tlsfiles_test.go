@@ -75,7 +75,7 @@ func newEnd(t *testing.T, by, trusted *certs.CA) *end {
 	return e
 }
 
-// install replaces the certificate and its key with new ones of a CA, and replaces the trusted CAs.
+// install replaces the certificate and its key with a new pair issued by a CA, and replaces the trusted CAs.
 func (e *end) install(by *certs.CA, trusted string) {
 	_, cert, key := by.Issue(e.t, "end")
 	e.swap(map[string]string{"ca.pem": trusted, "cert.pem": cert, "key.pem": key})
@@ -128,8 +128,8 @@ func exchange(conn net.Conn) error {
 	return err
 }
 
-// In each step of a rotation (both CAs, new certificates, only the new CA), new connections succeed and open ones are
-// unaffected. At the end, old certificates are rejected.
+// In each step of a rotation (both CAs, new certificates, only the new CA), new connections succeed and open
+// connections are unaffected. At the end, old certificates are rejected.
 func TestRotateCA(t *testing.T) {
 	older, newer := certs.New(t, "older"), certs.New(t, "newer")
 	server, client := newEnd(t, older, older), newEnd(t, older, older)

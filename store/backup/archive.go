@@ -210,7 +210,7 @@ func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
 	return names, nil
 }
 
-// listArchive reads the heads and tails of the files with records after LSN after, and returns these files.
+// listArchive reads the heads and tails of the files with records above the given LSN, and returns these files.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

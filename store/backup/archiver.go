@@ -46,8 +46,8 @@ type ArchiveOptions struct {
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. A larger log is released so
-	// that the node keeps running. The archive then has a gap, and a point-in-time restore needs a backup made after
-	// the gap. 0 retains the log until the disk is full.
+	// that the node keeps running. The archive then has a gap: a restore of a later point in time needs a backup made
+	// after the gap. 0 retains the log until the disk is full.
 	MaxHoldBytes int64
 	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
@@ -94,9 +94,9 @@ type Archiver struct {
 // until Close, which the caller must call.
 //
 // It must be called after store.Open and before records are applied. Otherwise applied records could be removed from
-// the log before they are archived. Errors: ErrBusy, ErrArchiveCorrupt. The archive has another history if, for
-// example, the store was wiped or restored to an older state. In that case StartArchiver moves the archive to the
-// subdirectory other-<time>, which a restore can use, and starts a new one.
+// the log before they are archived. The archive has another history if, for example, the store was wiped or restored to
+// an older state. In that case StartArchiver moves the archive to the subdirectory other-<time>, which a restore can
+// use, and starts a new archive. Errors: ErrBusy, ErrArchiveCorrupt, ErrNewerVersion.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: directory is not configured")
@@ -133,8 +133,8 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	return a, nil
 }
 
-// open removes unfinished files, determines the end of the archive, and compares it with the log. The caller must
-// hold work, except in StartArchiver.
+// open removes unfinished files, determines the end of the archive, and compares it with the log. The caller must hold
+// a.work, unless it is StartArchiver.
 func (a *Archiver) open(ctx context.Context) error {
 	if err := a.o.Location.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
@@ -258,8 +258,8 @@ func (a *Archiver) flush(ctx context.Context) error {
 	return nil
 }
 
-// next returns the position before the next file: the end of the archive or, if the log no longer reaches back that
-// far, the position before its oldest record.
+// next returns the position before the next file. This is the end of the archive or, if the log no longer contains the
+// following record, the position before the oldest record of the log.
 func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	if a.last.Records > 0 {
 		if at, ok := a.s.PositionOf(a.last.Last.LSN); ok {
@@ -301,7 +301,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// retainFrom replaces the hold with a new one, since a snapshot installation releases all holds.
+// retainFrom retains the log from LSN n on. It creates a new hold, since a snapshot installation releases all holds.
 func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
@@ -325,8 +325,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file with the records after before, up to position to or until the file is large enough. It reads
-// the log twice, since the file name contains the last LSN.
+// write writes one file with the records that follow position before. The file ends with the record at position to, or
+// earlier if it is large enough. write reads the log twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -399,8 +399,8 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes the frames after f.Before, up to position to or until the file has limit bytes. It sets the fields of
-// f that describe these frames. f.Bytes is the file size without encryption.
+// fill writes the frames after f.Before to w. It ends at position to, or earlier if the file has limit bytes. It sets
+// the fields of f that describe these frames. f.Bytes is the file size without encryption.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {
@@ -431,7 +431,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames up to position to, adds them to the fields of f, and returns their size.
+// take verifies the frames, at most up to the given position, adds them to the fields of f, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {

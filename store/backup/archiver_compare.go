@@ -21,8 +21,8 @@ import (
 
 const previousPrefix = "other-"
 
-// restartArchive moves the files of the archive to a separate directory and starts a new archive, since two
-// histories must not be mixed and both must be retained. A crash leaves complete files in both directories.
+// restartArchive moves the files of the archive to a separate directory and starts a new archive. Both histories must
+// be retained, but must not be mixed. A crash leaves complete files in both directories.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving the archive failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Location)

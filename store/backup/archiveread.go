@@ -150,8 +150,9 @@ type ArchiveChain struct {
 	Bytes        int64
 }
 
-// VerifyArchive reads a whole archive and returns its chains; more than one means that there are gaps. It returns
-// ErrArchiveCorrupt if a record cannot be read, and ErrEncrypted for an encrypted archive if with is nil.
+// VerifyArchive reads a whole archive and returns its chains. If it returns several chains, the archive has gaps
+// between them. Errors: ErrArchiveCorrupt, ErrNewerVersion, ErrEncrypted (with is nil), ErrIdentity, ErrRemote, the
+// error of ctx.
 func VerifyArchive(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
 	files, err := listArchive(ctx, place, 0)
 	if err != nil {

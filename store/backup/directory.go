@@ -25,8 +25,8 @@ type directory struct {
 	root string
 }
 
-// Directory returns the location root in fsys, by default the operating system's filesystem. The directory is created
-// on first use.
+// Directory returns the location at path root in fsys. If fsys is nil, it uses the operating system's filesystem. The
+// directory is created on first use.
 func Directory(fsys vfs.FS, root string) Objects {
 	if fsys == nil {
 		fsys = vfs.OS()

@@ -10,8 +10,8 @@ import (
 	"sort"
 )
 
-// image serves reads of a pack at the offsets of the page file from which it was made, for page.OpenImage. Pages that
-// are not in the pack read as zeros.
+// image presents a pack as the page file from which the pack was made, for page.OpenImage. Pages that are not in the
+// pack read as zeros.
 type image struct {
 	readOnly
 	pack    Object

@@ -30,8 +30,8 @@ type Set struct {
 	Manifest Manifest
 }
 
-// List returns the backups in a location, oldest first, including incomplete ones. If the location does not exist,
-// List returns an empty list. It returns ErrRemote if the location cannot be read.
+// List returns the complete and incomplete backups in a location, oldest first. If the location does not exist, List
+// returns an empty list. It returns ErrRemote if the location cannot be read.
 func List(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,8 +169,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether this node may remove what a marker marks: the marker was written by this node, is so
-// old that no other node can still use it, or marks a removal.
+// isOwnOrStale reports whether this node may remove a marker and the files that belong to it. It may if this node wrote
+// the marker, if the marker is so old that no other node can still use it, or if it marks a removal.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
@@ -186,8 +186,8 @@ func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) b
 	})
 }
 
-// removeLeftover removes the backup to which a marker belongs, and then the marker. It does not remove a complete
-// backup unless the marker is that of a removal.
+// removeLeftover removes the backup to which a marker belongs, and then the marker. It removes a complete backup only
+// if the marker marks a removal.
 func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	set := setOf(mark)
 	if _, isSet := parseName(set); isSet {

@@ -36,6 +36,7 @@ func (l Location) In(folder string) Location {
 	return Location{Bucket: l.Bucket, Prefix: strings.TrimPrefix(l.Prefix+"/"+folder, "/")}
 }
 
+// String returns the path of the directory, or the s3 URL of the bucket and prefix.
 func (l Location) String() string {
 	if !l.IsS3() {
 		return l.Dir

@@ -128,7 +128,7 @@ type packReader struct {
 }
 
 // openPack opens the pack of a backup for reading. The caller must close the result. Errors: ErrIncomplete, ErrCorrupt,
-// ErrEncrypted, ErrIdentity.
+// ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)

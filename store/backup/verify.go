@@ -37,9 +37,9 @@ type VerifyReport struct {
 	Pages    uint64
 }
 
-// Verify checks that the manifest of a backup is valid, that the files match it, and that the content of the pages
-// passes Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote,
-// the error of ctx.
+// Verify checks that the manifest of a backup is valid and that the files match it. Unless ChecksumsOnly is set, it
+// also checks the content of the pages with Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion,
+// ErrEncrypted, ErrIdentity, ErrRemote, the error of ctx.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Location, dir
 	if place == nil {

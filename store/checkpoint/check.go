@@ -25,9 +25,9 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies that each page is free or referenced exactly once, that each page and message can be decoded, and
-// that each message that a subscription needs exists. Check reports inconsistencies in Report.Problems. An error
-// means that the check could not be completed.
+// Check verifies the checkpoint: each page must be free or referenced exactly once, each page and message must be
+// decodable, and no message that a subscription needs may be missing. Check reports inconsistencies in Report.Problems.
+// An error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -50,7 +50,7 @@ type checker struct {
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// queue is the number of the current queue. next is the first sequence in it that is not yet checked.
+	// queue is the number of the current queue, and next its first sequence that is not checked yet.
 	queue uint64
 	next  uint64
 }
@@ -181,7 +181,7 @@ func (c *checker) missing(q *queue.Queue, from uint64) {
 	}
 }
 
-// emptyQueue verifies that, if a queue has no pages, no subscription needs a message of it.
+// emptyQueue verifies, for a queue without pages, that no subscription needs a message.
 func (c *checker) emptyQueue(q *queue.Queue) {
 	from, to := index.KeyRange(q.ID())
 	if it := c.p.view.Scan(from, to); !it.Next() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package checkpoint reads a pinned checkpoint of a page file. It iterates over its messages (Checkpoint.Extents),
-// verifies it, hashes its content, simulates other page sizes, and dumps its content. It depends on packages page
-// and tree, not on package store. The file can belong to a running node (store.Store.ReadCheckpoint), a stopped node
-// (ReadDir) or a backup (ReadFile).
+// Package checkpoint reads a pinned checkpoint of a page file. It can iterate over the messages of the checkpoint
+// (Checkpoint.Extents), verify and hash the content, simulate other page sizes, and dump pages. The package depends on
+// packages page and tree, not on package store. The file can belong to a running node (store.Store.ReadCheckpoint), a
+// stopped node (ReadDir) or a backup (ReadFile).
 package checkpoint
 
 import (
@@ -74,8 +74,8 @@ func (c *Checkpoint) Live() (Liveness, error) {
 	return NewLiveness(func(fn func(*queue.State)) { fn(state) }), err
 }
 
-// CountMessages returns the number of stored messages, including dead messages that share an extent with live ones. It
-// reads only the message index.
+// CountMessages returns the number of stored messages, including dead messages that share an extent with live messages.
+// It reads only the message index.
 func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 	err = c.Extents(ctx, WalkOptions{IndexOnly: true}, func(e *index.Entry, _ []byte, _ error) error {
 		n += e.Count
@@ -113,8 +113,8 @@ func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	return state, nil
 }
 
-// ReadDir calls fn with the last checkpoint in the data directory of a stopped node, while it holds the directory's
-// lock. It returns the errors of datadir.Lock.
+// ReadDir locks the data directory of a stopped node and calls fn with the last checkpoint. Its errors include those of
+// datadir.Lock and of fn.
 func ReadDir(fsys vfs.FS, dir string, fn func(*Checkpoint) error) (err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {

@@ -57,8 +57,8 @@ func (a *AliveSet) Has(seq uint64) bool {
 	return i < queue.MaxExtentSpan && a.bits[i/64]>>(i%64)&1 == 1
 }
 
-// Of sets a to the sequences of an extent that at least one subscription needs. It returns ErrDataLoss if the index
-// entry is invalid.
+// Of sets a to the sequences of an extent that at least one subscription needs. It returns index.ErrDataLoss if the
+// index entry is invalid or its queue does not exist.
 func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
 	if e.Span > queue.MaxExtentSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: extent spans %d sequences", index.ErrDataLoss, e.Queue, e.First,

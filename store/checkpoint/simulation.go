@@ -8,7 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// simulation computes the size of a rewritten page file: the same packing, tree and bitmap, without writing.
+// simulation computes the size of a rewritten page file. It uses the packing, tree and bitmap of a rewrite, but writes
+// nothing.
 type simulation struct {
 	index.Packing
 	pageSize int

@@ -24,7 +24,7 @@ const (
 	walkPacedBuffers = 2
 )
 
-// WalkOptions configures Checkpoint.Extents. Skip and Broken are not called by the goroutine that calls fn.
+// WalkOptions configures Checkpoint.Extents. Skip and Broken are called by a different goroutine than fn.
 type WalkOptions struct {
 	IndexOnly bool // skip the payloads of all extents
 	// Skip, if not nil, reports whether to skip an extent's payload, which is then nil.

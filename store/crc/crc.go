@@ -35,8 +35,8 @@ func Update(sum uint32, b []byte) uint32 {
 // Join returns the checksum of two concatenated parts from the checksums of the parts. The second part has n bytes.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Suffix returns the checksum of the last n bytes, where whole is the checksum of all bytes and first the checksum of
-// the bytes before the last n.
+// Suffix returns the checksum of the last n bytes. whole is the checksum of all bytes, and first the checksum of the
+// bytes before the last n.
 func Suffix(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.

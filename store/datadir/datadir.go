@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datadir defines the files in a node's data directory: names, lock, identity, quarantine of an unusable store,
-// restore of a backup, and files kept for an operator. store/FORMAT.md documents the formats.
+// Package datadir manages the files in a node's data directory: names, lock, identity, quarantine of an unusable store,
+// restore of a backup, and unused files that an operator may remove. store/FORMAT.md documents the formats.
 package datadir
 
 import (

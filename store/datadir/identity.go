@@ -44,8 +44,8 @@ type Identity struct {
 	// ClaimedGeneration is the generation of the last process that participated in the pair, until the cluster record is
 	// known to list it.
 	ClaimedGeneration uuid.UUID
-	// MayHaveLost is set if acknowledged bytes may be lost (INV-6): the operating system stopped uncleanly before this
-	// start with sync=off or interval, the log was missing or ended before the checkpoint, or MarkLoss was called. It
+	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). The cause is an unclean stop of the operating system
+	// with sync=off or interval, a log that was missing or ended before the checkpoint, or a call of MarkLoss. The flag
 	// persists over restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored is the name of the backup from which the content was restored, until the node joins a pair. Such a node

@@ -42,7 +42,7 @@ const (
 	LeftTruncatedLog = "cut-log"
 )
 
-// LeftBehind is a file or directory that the store keeps for an operator and does not use.
+// LeftBehind is a file or directory that the store does not use and leaves for an operator.
 type LeftBehind struct {
 	Path, Kind string
 	Bytes      uint64

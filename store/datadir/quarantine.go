@@ -68,8 +68,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 }
 
 // Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
-// permits the quarantine of a store that belongs to a pair, and unknown that of a store without an identity.
-// Quarantine returns "" if the quarantine is not permitted, because no other node is known to have the content.
+// permits the quarantine of a store that belongs to a pair, and unknown the quarantine of a store without a readable
+// identity. If neither permits it, no other node is known to have the content, and Quarantine returns "".
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {
@@ -143,8 +143,8 @@ func FinishQuarantine(o Options, id *IdentityFile) error {
 	if err != nil {
 		return fail(err)
 	}
-	// Move the log first: a page file without a log is treated as one that may have lost data. Also move an unfinished
-	// rewrite or snapshot, which would be mistaken for the page file of the new store.
+	// Move the log first: a page file without a log is treated as a store that may have lost data. Also move an
+	// unfinished rewrite or snapshot, which would be mistaken for the page file of the new store.
 	for _, name := range append(names, PageFileName, NewFileName, ReceiveName) {
 		err := o.FS.Rename(filepath.Join(o.Dir, name), filepath.Join(to, name))
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

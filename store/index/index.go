@@ -18,8 +18,8 @@ import (
 //
 //	span, page, pages, born, count, bytes   (uvarints)
 //
-// span is the number of sequences covered by the extent, count the number of stored messages: a message that was dead
-// before its page was written is omitted. born is the checkpoint number in the extent's header.
+// span is the number of sequences covered by the extent, and count the number of stored messages. A message that was
+// dead before its page was written is not stored. born is the checkpoint number in the extent's header.
 
 const (
 	// Letter is the first byte of every index key.

@@ -15,7 +15,7 @@ import (
 // (Expiry.Overflow).
 const OverflowQueue = queue.OverflowQueue
 
-// Expiry describes which messages of a queue the active must expire or move, because of its retention or
+// Expiry describes the messages of a queue that the active must expire or move, because of the queue's retention or
 // txn.OverflowDeadLetterHead.
 type Expiry struct {
 	ID     uint64
@@ -118,7 +118,7 @@ func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	return limit
 }
 
-// Exhausted returns those of the given sequences that have reached the delivery limit of the subscription.
+// Exhausted returns the given sequences that have reached the delivery limit of the subscription.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries

@@ -65,8 +65,8 @@ func LoggedFingerprint(s *store.Store, result uint64) uint32 {
 // If the transaction was applied before, Lookup returns the earlier result as prior and ignores the targets
 // (INV-10). Otherwise it sets the fields of the targets. retry is the retry flag of the request.
 //
-// The error is the txn.Code with which the transaction would be rejected regardless of its content, ErrClosed or
-// ErrFailed. Lookup allocates only the prior result.
+// The error is ErrClosed, ErrFailed, or the txn.Code with which the transaction would be rejected regardless of its
+// content. Lookup allocates only the prior result.
 func Lookup(s *store.Store, p *txn.Producer, retry bool, targets []Target) (prior *Prior, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, err

@@ -26,9 +26,9 @@ func WatchMeta(s *store.Store) (changed <-chan struct{}, cancel func()) {
 	return s.Watch(queue.MetaQueue)
 }
 
-// Access returns the entries of the applied access table, by kind and name, and its version: the LSN of the last
-// change, or 0. Only transactions (txn.OpAccess) change the table, so it is the same on both nodes. The caller may
-// retain the values, but must not modify them.
+// Access returns the version and the entries of the applied access table. The version is the logical number of the last
+// change, or 0. The entries are ordered by kind and name. Only transactions (txn.OpAccess) change the table, so it is
+// the same on both nodes. The caller may retain the values, but must not modify them.
 func Access(s *store.Store) (version uint64, entries []queue.AccessEntry) {
 	s.View(func(state *queue.State) { version, entries = state.Access() })
 	return version, entries

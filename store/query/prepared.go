@@ -41,8 +41,8 @@ type Reserved struct {
 	Ranges []txn.Range
 }
 
-// PreparedList returns at most limit transactions that were prepared after LSN after, oldest first. total and bytes
-// are the number and the size of all prepared transactions.
+// PreparedList returns at most limit prepared transactions with an LSN above after, oldest first. total and bytes are
+// the number and the size of all prepared transactions.
 func PreparedList(s *store.Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, 0, 0, err
@@ -103,7 +103,7 @@ func ReservedBy(s *store.Store, xid string) (held []Reserved) {
 	return held
 }
 
-// ReservedSequences returns those of the given sequences that a prepared transaction reserves in any subscription.
+// ReservedSequences returns the given sequences that a prepared transaction reserves in any subscription.
 func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved []uint64) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for _, sequence := range sequences {
@@ -124,11 +124,10 @@ type Pending struct {
 	Subs     []uint32
 }
 
-// PendingMessages returns the messages within ranges that subscription sub has not acknowledged, at most limit. If
-// sub is 0, it returns messages that at least one subscription has not acknowledged. The ranges must be ascending
-// and must not overlap. It omits messages that a prepared transaction reserves. The error is ErrNoQueue if the queue
-// or the subscription does not exist, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed or
-// ErrFailed.
+// PendingMessages returns at most limit messages within ranges that subscription sub has not acknowledged. If sub is 0,
+// it returns messages that at least one subscription has not acknowledged. It omits messages that a prepared
+// transaction reserves. The ranges must be ascending and must not overlap. Errors: ErrNoQueue if the queue or the
+// subscription does not exist, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed, ErrFailed.
 func PendingMessages(
 	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
 ) (out []Pending, err error) {

@@ -11,10 +11,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FirstSince finds the first message of a queue at or after sequence from that was published at or after sinceMS,
-// and returns its sequence and time. Times are in milliseconds since 1970. It considers messages that are retained
-// or that at least one subscription has not acknowledged. If no message matches, it returns the sequence of the next
-// message, and ok is false.
+// FirstSince returns the sequence and publish time of the first message of a queue that was published at or after
+// sinceMS. Times are in milliseconds since 1970. FirstSince ignores sequences below from. It considers messages that
+// are retained or that at least one subscription has not acknowledged. If no message matches, it returns the sequence
+// of the next message, and ok is false.
 //
 // The search is binary and reads single messages. It assumes that publish times ascend with the sequences. If clock
 // differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are
@@ -29,8 +29,8 @@ func FirstSince(
 		func(from uint64) (uint64, int64, bool, error) { return publishedAt(ctx, s, id, from, &buffer) }, sinceMS)
 }
 
-// PublishedAt returns the sequence and publish time of the first message at or after sequence from that FirstSince
-// would consider. ok is false if no such message exists.
+// PublishedAt returns the sequence and publish time of the first message that FirstSince would consider, regardless of
+// the time. ok is false if no such message exists.
 func PublishedAt(
 	ctx context.Context, s *store.Store, id, from uint64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// AccessQueue is the number that TakeTouched returns for the access table. No queue has this number.
+// AccessQueue represents the access table in the result of TakeTouched. No queue has this number.
 const AccessQueue = math.MaxUint64 - 1
 
 // accessTable contains the access rules: opaque entries by kind and name, and one version for the whole table.
@@ -41,8 +41,8 @@ type AccessEntry struct {
 	Value []byte
 }
 
-// Access returns the version of the access table, which is the logical number of its last change or 0, and its
-// entries, ordered by kind and name.
+// Access returns the version and the entries of the access table. The version is the logical number of the last change,
+// or 0 without a change. The entries are ordered by kind and name.
 func (s *State) Access() (version uint64, entries []AccessEntry) {
 	t := &s.access
 	for _, name := range slices.SortedFunc(maps.Keys(t.entries), accessName.compare) {

@@ -24,7 +24,7 @@ type ackChunk struct {
 	n int // bits set
 }
 
-// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence of the chunk above the floor is
+// ackSlot is one chunk of an ackSet. If full is false and c is nil, no sequence of the chunk at or above the floor is
 // acknowledged.
 type ackSlot struct {
 	c      *ackChunk
@@ -249,7 +249,7 @@ func (a *ackSet) next(from, end uint64) uint64 {
 
 const maxPooled = 64
 
-// pool keeps a few chunks for reuse. Many chunks are in use only for a few messages or acknowledgements.
+// pool retains up to maxPooled values for reuse. Many chunks are in use only for a few messages or acknowledgements.
 type pool[T any] struct{ free []*T }
 
 func (p *pool[T]) get() *T {

@@ -10,7 +10,7 @@ type Counts struct {
 	// Transactions counts applied transactions. Refused counts rejected transactions.
 	Transactions, Refused     uint64
 	Published, PublishedBytes uint64
-	// Acknowledged counts messages once per subscription, except purged ones.
+	// Acknowledged counts acknowledged messages, once per subscription. It does not count purged messages.
 	Acknowledged uint64
 	// Released counts messages nacked by a consumer or left unacknowledged by a closed consumer.
 	Released uint64

@@ -17,8 +17,8 @@ import (
 // it changes anything: a rejected transaction changes only the record of its producer. The state retains parts of
 // payload, so the caller must not modify payload.
 //
-// If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop: its peer may be able to
-// apply the record, and the states would diverge. The same applies if ReadError returns an error.
+// If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop. Otherwise, the states
+// would diverge if the peer is able to apply the record. The same applies if ReadError returns an error.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
@@ -271,7 +271,7 @@ func (s *State) checkRanges(o *txn.Op, sub *Sub, released *int) txn.Code {
 	return txn.OK
 }
 
-// results returns a slice of n zero results. It allocates many results together.
+// results returns a slice of n zero results. To reduce allocations, the slice is a part of a larger one.
 func (s *State) results(n int) []txn.OpResult {
 	if n > len(s.opSlab) {
 		s.opSlab = make([]txn.OpResult, max(n, 128))
@@ -476,7 +476,7 @@ func (s *State) publishUnique(q *Queue, o *txn.Op, r *txn.OpResult) {
 	r.Duplicates = &found
 }
 
-// push appends a message to the tail of q, which must be linked. sum is the CRC32C of the message, or 0 if unknown.
+// push appends a message to the tail of q. The tail must be linked. sum is the CRC32C of the message, or 0 if unknown.
 func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	seq, size := q.nextSeq, uint64(len(rec))
 	if q.lanes != nil {
@@ -499,7 +499,7 @@ func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	s.bytes += size
 }
 
-// ack acknowledges the published sequences first to last, and returns the number of sequences that it changed.
+// ack acknowledges the published sequences first to last, and returns the number of sequences newly acknowledged.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)

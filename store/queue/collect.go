@@ -48,7 +48,8 @@ type TailRun struct {
 	sums []uint32
 }
 
-// Sum returns the CRC32C of Records[i] as received, or 0 if unknown. The checksums of large messages are known.
+// Sum returns the CRC32C of Records[i], computed when the message was received, or 0 if unknown. The checksums of large
+// messages are known.
 func (t *TailRun) Sum(i int) uint32 {
 	if t.sums == nil {
 		return 0

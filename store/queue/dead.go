@@ -161,7 +161,7 @@ const Group = 64
 // GroupsOfChunk is the number of groups in a chunk.
 const GroupsOfChunk = chunkWords
 
-// Single reports whether the range covers a single chunk with live messages, and returns its number.
+// Single reports whether the range covers a single chunk with live messages, and returns the number of the chunk.
 func (d *DeadRange) Single() (chunk uint64, ok bool) {
 	return d.First >> chunkBits, d.died != 0
 }
@@ -179,9 +179,9 @@ func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 }
 
 // Prune removes groups of a single-chunk range in which no extent can have lost its last live message. least is, for
-// each group, the smallest span of the extents that overlap it, or 0 without such extents. A group is kept only if it
-// has at least that many consecutive dead sequences. If Prune returns false, no group is left and the range must not be
-// used.
+// each group, the smallest span of the extents that overlap it, or 0 without such extents. A group remains only if it
+// overlaps at least that many consecutive dead sequences. If Prune returns false, no group is left and the range must
+// not be used.
 func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	for left := d.died; left != 0; left &= left - 1 {
 		w := bits.TrailingZeros64(left)

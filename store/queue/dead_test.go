@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A batch being written keeps the messages that were live when it was collected, even if their last subscription is
+// A batch being written retains the messages that were live when it was collected, even if their last subscription is
 // deleted in the meantime.
 func TestBatchKeepsMessagesOfDeletedSubscription(t *testing.T) {
 	for _, n := range []int{3, blockEntries + 3} { // in one block and in two

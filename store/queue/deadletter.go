@@ -39,8 +39,8 @@ func addReferences(counts map[uint64]int, target uint64, n int) {
 	}
 }
 
-// checkConfig verifies that c may be the own configuration of q. fields contains the fields that are set on q
-// itself, and changed the fields that the transaction sets. q is nil for a new queue.
+// checkConfig verifies that c may be the configuration set on q itself. fields is the mask of the fields that are set,
+// and changed the mask of those that the transaction sets. q is nil for a new queue.
 func (s *State) checkConfig(q *Queue, name string, c *txn.Config, fields, changed txn.ConfigMask) txn.Code {
 	if c.Overflow == txn.OverflowDeadLetterHead && changed&(txn.FieldOverflow|txn.FieldDeadLetter) != 0 &&
 		s.settingsOf(q, name, c, fields).DeadLetter == txn.NoQueue {

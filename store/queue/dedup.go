@@ -17,16 +17,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a DedupWindow keeps an entry for each message ID that it has accepted (INV-23). The tree contains the
+// A queue with a DedupWindow retains an entry for each message ID that it has accepted (INV-23). The tree contains the
 // entries under the keys 'e' queue(8) first(8) hash(16). Entries are grouped in generations, each of which covers a
 // part of the window; first is the message sequence of the first entry of the generation.
 //
-// An entry is valid within the DedupWindow, by the times of transactions, and while it is one of the last DedupMax
-// entries. A change of the configuration does not make an invalid entry valid again. A generation without a valid entry
-// is removed as one key range: when a new generation begins or, in an idle queue, by an entry of the schedule index.
+// An entry is valid while it is within the DedupWindow and among the last DedupMax entries. The window is measured with
+// the times of transactions. A change of the configuration does not make an invalid entry valid again. A generation
+// without a valid entry is removed as one key range: when a new generation begins or, in an idle queue, by an entry of
+// the schedule index.
 //
-// Only the entries added since the last checkpoint are in memory. Apply reads older ones from the tree while it checks
-// a transaction, before it changes anything.
+// Only the entries added since the last checkpoint are in memory. Apply reads older entries from the tree while it
+// checks a transaction, before it changes anything.
 
 const (
 	idParts = 4 // a generation covers 1/idParts of the window and of DedupMax
@@ -61,7 +62,7 @@ type idSet struct {
 
 type idGeneration struct {
 	first          uint64 // sequence of the first entry
-	timeMS, lastMS int64  // times of the first entry and of the last one
+	timeMS, lastMS int64  // times of the first and the last entry
 	number, n      uint64 // number of the first entry; count of entries
 	// now contains the entries added since the last Collect. written contains the entries that the last Collect
 	// returned. If stored is set, the tree contains the other entries.
@@ -81,7 +82,7 @@ type idReads struct {
 	found map[storedID]idEntry
 	err   error
 
-	used      bool            // a queue has or had message IDs
+	used      bool            // any queue has or had message IDs
 	unwritten int             // entries added since the last Collect
 	collected []*idGeneration // generations with written entries
 }
@@ -90,7 +91,7 @@ type idReads struct {
 // DedupWindow.
 func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error)) { s.ids.get = get }
 
-// Deduplicates reports whether a queue has or had message IDs.
+// Deduplicates reports whether any queue has or had message IDs.
 func (s *State) Deduplicates() bool { return s.ids.used }
 
 // ReadError returns the error of the function set by ReadIDs during the last Apply. If it is not nil, Apply changed
@@ -211,7 +212,7 @@ func (g *idGeneration) unwritten(h idHash) (e idEntry, ok bool) {
 }
 
 // idGenerations iterates over the generations that may have valid entries, newest first. It always includes the newest
-// one, to which an entry may be added.
+// generation, to which an entry may be added.
 func (s *State) idGenerations(q *Queue) iter.Seq2[int, *idGeneration] {
 	return func(yield func(int, *idGeneration) bool) {
 		list := q.ids.generations

@@ -154,7 +154,7 @@ func (d *delaySet) all(yield func(chunk uint64, c *delayChunk) bool) {
 	}
 }
 
-// Delayed reports whether the delay of a message has not ended. No subscription can receive such a message.
+// Delayed reports whether a message is still delayed. No subscription can receive such a message.
 func (q *Queue) Delayed(seq uint64) bool { return q.delayed.has(seq) }
 
 // DelayedMessages returns the number of live messages that are not yet deliverable.

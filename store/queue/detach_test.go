@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A detached copy of a state in each role is valid, accepts transactions with ascending numbers and retries of earlier
-// ones, and cannot follow a site of the former lineage.
+// A detached copy of a state in each role is valid. It accepts transactions with ascending numbers and retries of
+// earlier transactions, and cannot follow a site of the former lineage.
 func TestDetachedSite(t *testing.T) {
 	stop := txn.SiteChange{Action: txn.SiteStop, Expected: 4}
 	promote := txn.SiteChange{Action: txn.SitePromote, Expected: 3, Epoch: 4, Lossy: true}

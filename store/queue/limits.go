@@ -10,7 +10,7 @@ const (
 	MaxAccess   = 10_000
 	MaxPolicies = 1000
 	MaxReleased = 65_536 // messages in one transaction
-	// MaxExtentSpan is the maximum number of sequences (including dead ones) that one extent in the page file spans.
+	// MaxExtentSpan is the maximum number of sequences, live and dead, that one extent in the page file spans.
 	MaxExtentSpan = ChunkSize
 
 	MaxPrepared      = 10_000 // undecided transactions
@@ -24,13 +24,14 @@ const (
 	// ProducerWindow is the number of results retained per producer. It limits the outstanding transactions of a
 	// producer.
 	ProducerWindow = 256
-	// MaxProducers is the maximum number of retained producers. The least recently used one, in log order, is evicted
-	// first.
+	// MaxProducers is the maximum number of retained producers. The least recently used producer, in log order, is
+	// evicted first.
 	MaxProducers = 100_000
 
 	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last
-	// publishes that a queue discarded because of their message ID. Without it, the retained results of large batches
-	// would be unbounded. Clients have at most this number of messages in flight, so no result that they need is lost.
+	// publishes that a queue discarded because of their message ID. Without this limit, the retained results of large
+	// batches would be unbounded. Clients have at most this number of messages in flight, so no result that they need
+	// is lost.
 	MaxProducerDuplicates = 1 << 16
 
 	// maxProducerOps is the maximum number of operation results retained per producer.

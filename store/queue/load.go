@@ -17,7 +17,7 @@ import (
 // ErrCorrupt is returned if a key or value is invalid or missing.
 var ErrCorrupt = errors.New("stored state is corrupt")
 
-// Loader rebuilds a State from the keys and values that its batches wrote to the tree.
+// Loader rebuilds a State from keys and values in the tree. Checkpoints have written them there from Batches.
 type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
@@ -37,7 +37,7 @@ func NewLoader() *Loader {
 }
 
 // Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the page
-// index, the schedule index and message IDs. Errors wrap ErrCorrupt or txn.ErrNewerVersion.
+// index, the schedule index and message IDs. Errors wrap ErrCorrupt or a txn.Code, such as txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
 	l.count++
@@ -175,7 +175,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// If the keys are in order, the subscription is the last one in the list or a new one.
+	// If the keys are in order, the subscription is the last in the list, or not in the list.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]

@@ -219,7 +219,7 @@ func TestDeadLetterHead(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
-// After repeated seeks of a subscription, the next checkpoint leaves exactly its keys in the tree.
+// After repeated seeks of a subscription, a checkpoint leaves no outdated key of the subscription in the tree.
 func TestSeekAcrossCheckpoints(t *testing.T) {
 	for seed := range uint64(20) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// MetaQueue is the number that TakeTouched returns for the internal entries of the cluster. No queue has this number.
+// MetaQueue represents the internal entries of the cluster in the result of TakeTouched. No queue has this number.
 const MetaQueue = 0
 
 // metaEntries contains small named values for internal use by the cluster (settings, a plan, jobs). Clients cannot
@@ -53,7 +53,7 @@ func (s *State) MetaPrefix(prefix string) []MetaEntry {
 }
 
 // checkMeta verifies the version of the entry for an OpSwapMeta (INV-24), and the limit on the number of entries.
-// Entries that the same transaction removes do not free space for new ones.
+// Entries that the same transaction removes still count toward the limit.
 func (s *State) checkMeta(o *txn.Op) txn.Code {
 	if o.Code == txn.OpSwapMeta && !s.hasVersion(o) && !mutate.Off("INV-24-swap-of-another-version-is-applied") {
 		return txn.ErrMetaChanged

@@ -17,7 +17,7 @@ type modelAccess struct {
 	entries map[string]string
 }
 
-// changeAccess sets and removes some entries, mostly with the current version as the expected one.
+// changeAccess sets and removes some entries. The expected version is mostly the current version.
 func (m *model) changeAccess(b *txn.Builder, want *txn.Result) {
 	expected := m.access.version
 	if m.rng.IntN(4) == 0 {

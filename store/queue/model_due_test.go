@@ -171,7 +171,7 @@ func storedSchedule(t testing.TB, kv map[string][]byte) []txn.Due {
 	return stored
 }
 
-// checkSchedule compares the whole schedule with the model's.
+// checkSchedule compares the whole schedule with the schedule of the model.
 func (m *model) checkSchedule(t *testing.T, r *replica) {
 	t.Helper()
 	got := slices.DeleteFunc(r.scheduled(), func(e txn.Due) bool { return e.Kind == txn.DueIDs })
@@ -270,7 +270,7 @@ func TestDueIsCheckedWhenApplied(t *testing.T) {
 	require.Zero(t, due(9000, deliver, ttl), "entries of a deleted queue have no effect")
 }
 
-// Delayed messages take a bitmap per chunk, or a list while they are few.
+// Delayed messages require one bitmap per chunk, or a list if the chunk has few of them.
 func TestDelayedMemory(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "a")

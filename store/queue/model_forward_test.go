@@ -10,7 +10,7 @@ import (
 
 // This file models forwards.
 
-// setForwards replaces the rules of a queue with random ones, possibly invalid.
+// setForwards replaces the rules of a queue with random rules, which may be invalid.
 func (m *model) setForwards(b *txn.Builder, q *modelQueue) txn.Code {
 	var rules []txn.Forward
 	for range m.rng.IntN(3) {

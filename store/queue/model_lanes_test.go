@@ -12,7 +12,7 @@ import (
 
 // This file models priorities.
 
-// somePriority draws a message priority: often the same one, so that chunks of one priority occur.
+// somePriority draws a message priority. It often repeats a priority, so that chunks of one priority occur.
 func (m *model) somePriority(q *modelQueue) *uint8 {
 	if q == nil || m.rng.IntN(3) > 0 {
 		return nil

@@ -46,7 +46,7 @@ func (m *model) checkConfig(q *modelQueue, name string, c txn.Config, fields, ch
 	return m.checkDeadLetter(q, c.DeadLetter)
 }
 
-// checkDeadLetter returns txn.OK, or why id cannot be the dead-letter queue of q: it is missing or creates a cycle.
+// checkDeadLetter returns txn.OK, or the code for a dead-letter queue of q that is missing or creates a cycle.
 func (m *model) checkDeadLetter(q *modelQueue, id uint64) txn.Code {
 	if id == 0 {
 		return txn.OK
@@ -142,7 +142,7 @@ func (m *model) inUse(q *modelQueue) bool {
 	})
 }
 
-// move moves some messages of a subscription, including acknowledged ones, to another queue or discards them.
+// move moves some acknowledged and unacknowledged messages of a subscription to another queue, or discards them.
 func (m *model) move(
 	b *txn.Builder, q *modelQueue, s *modelSub, added map[uint64]uint64, want *txn.Result, i int,
 ) (txn.Code, func()) {

@@ -13,7 +13,7 @@ import (
 
 // This file models pauses.
 
-// changePause pauses or resumes a queue or a subscription, possibly one that does not exist.
+// changePause pauses or resumes a queue or a subscription. The subscription may be missing.
 func (m *model) changePause(b *txn.Builder, q *modelQueue, s *modelSub) txn.Code {
 	sub, publish, deliver := uint32(0), m.rng.IntN(2) == 0, m.rng.IntN(2) == 0
 	switch {

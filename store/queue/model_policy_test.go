@@ -59,7 +59,8 @@ func (m *model) limitsOf(name string) txn.Config {
 	return m.policyOf(name, func(p *txn.QueuePolicy) bool { return p.Limits != txn.Config{} }).Limits
 }
 
-// effective returns the effective configuration of a queue that has the given fields of c set on itself.
+// effective returns the effective configuration of a queue. c is the configuration set on the queue itself, and fields
+// the mask of the fields that are set.
 func (m *model) effective(id uint64, name string, c txn.Config, fields txn.ConfigMask) txn.Config {
 	defaults := m.policyOf(name, func(p *txn.QueuePolicy) bool { return p.Defaults != txn.Config{} }).Defaults
 	limits := m.limitsOf(name)
@@ -88,7 +89,7 @@ func (m *model) effective(id uint64, name string, c txn.Config, fields txn.Confi
 	return c
 }
 
-// isEnd reports whether dead letters of a policy can lead to a queue.
+// isEnd reports whether a queue can receive messages that another queue dead-letters because of a policy.
 func (m *model) isEnd(id uint64) bool {
 	for _, p := range m.policies {
 		if m.leads(p.Defaults.DeadLetter, id) {

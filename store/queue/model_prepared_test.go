@@ -73,7 +73,7 @@ func (m *model) reserved(queue uint64, sub uint32) map[uint64]bool {
 	return out
 }
 
-// isReserved reports whether a subscription has reserved messages. If sub is 0, it checks all of them.
+// isReserved reports whether a subscription has reserved messages. If sub is 0, it checks all subscriptions.
 func (m *model) isReserved(q *modelQueue, sub uint32) bool {
 	for id := range q.subs {
 		if (sub == 0 || sub == id) && len(m.reserved(q.id, id)) > 0 {

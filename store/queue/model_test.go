@@ -498,7 +498,7 @@ func (m *model) publish(
 	}
 }
 
-// ranges picks messages as a consumer would acknowledge them: mostly the first ones, sometimes any.
+// ranges selects messages to acknowledge. Like a consumer, it often selects the first unacknowledged messages.
 func (m *model) ranges(q *modelQueue, s *modelSub) (ranges []txn.Range, beyond bool) {
 	for range 1 + m.rng.IntN(4) {
 		first := uint64(1)

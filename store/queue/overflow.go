@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the number that TakeTouched returns if the active must move messages of a queue that exceeds its
-// limits. No queue has this number.
+// OverflowQueue is in the result of TakeTouched if the active must move messages of a queue that exceeds its limits. No
+// queue has this number.
 const OverflowQueue = math.MaxUint64
 
 // A queue with txn.OverflowDeadLetterHead may exceed its limits by this slack and a tenth of the limits. Further
@@ -139,8 +139,8 @@ type Room struct {
 	largest         uint64 // a larger message never fits
 }
 
-// Room returns the free space of q for one transaction. If q makes room for new messages, the result is its full
-// capacity.
+// Room returns the free space of q for one transaction. If the overflow policy makes room for new messages, the result
+// is the full capacity of q.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {

@@ -36,8 +36,8 @@ func (c *settings) ownConfig() *txn.Config {
 	return &c.Config
 }
 
-// altered returns the own configuration after an OpAlterQueue, and the fields that are then set on the queue
-// itself.
+// altered returns the configuration set on the queue itself after an OpAlterQueue, and the mask of the fields that are
+// then set.
 func (c *settings) altered(o *txn.Op) (own txn.Config, fields txn.ConfigMask) {
 	return c.ownConfig().With(*o.Config, o.Mask), c.fields&^o.Mask | o.Own()
 }
@@ -48,10 +48,10 @@ type policyTable struct {
 
 	// defaults and limits contain the policies with defaults and with limits, in descending order of precedence.
 	defaults, limits []rule
-	// ends contains the dead-letter queues of policies, and all queues that their own dead-letter queues lead to. A
-	// policy does not set the dead-letter queue of a queue in ends, so that policies cannot create a cycle.
+	// ends contains the dead-letter queues of policies, and all queues to which these queues dead-letter without a
+	// policy. A policy does not set the dead-letter queue of a queue in ends, so that policies cannot create a cycle.
 	ends map[uint64]bool
-	// shared contains the settings of queues without own fields.
+	// shared contains the settings of queues without fields set on the queue itself.
 	shared map[applied]*settings
 }
 
@@ -168,7 +168,8 @@ func (s *State) policiesOf(q *Queue, name string) (p applied) {
 	return p
 }
 
-// settings returns the settings of a queue that has the given fields of own set on itself.
+// settings returns the settings of a queue. own is the configuration set on the queue itself, and fields the mask of
+// the fields that are set.
 func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	c := &settings{fields: fields}
 	var defaults, limits *txn.QueuePolicy
@@ -185,8 +186,8 @@ func (p applied) settings(own *txn.Config, fields txn.ConfigMask) *settings {
 	return c
 }
 
-// settingsOf returns the settings of a queue that has the given fields of own set on itself. q is nil for a new
-// queue. Queues without such fields share their settings.
+// settingsOf returns the settings of a queue. own is the configuration set on the queue itself, and fields the mask of
+// the fields that are set. q is nil for a new queue. Queues without set fields share their settings.
 func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.ConfigMask) *settings {
 	p := s.policiesOf(q, name)
 	switch {

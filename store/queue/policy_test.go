@@ -16,7 +16,7 @@ func (d *driver) policy(pattern string, p txn.QueuePolicy) {
 	d.do(func(b *txn.Builder) { b.PutPolicy(pattern, p) })
 }
 
-// A policy does not apply its dead-letter queue to that queue itself, nor to queues that its dead letters lead to
+// A policy does not set a dead-letter queue on that queue itself, nor on queues to which that queue dead-letters
 // (INV-25). It does not discard the messages of these queues either.
 func TestPolicyDeadLetterCycle(t *testing.T) {
 	d := newDriver(t)

@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// preparedSet contains the undecided prepared transactions and the outcomes of the most recently decided ones.
+// preparedSet contains the undecided prepared transactions and the retained outcomes of decided transactions.
 type preparedSet struct {
 	byXID    map[string]*Prepared
 	holds    map[uint64]*hold // by queue
@@ -254,7 +254,8 @@ func (s *State) changePrepared(o *txn.Op, logical uint64, r *txn.OpResult) {
 	r.ID = out.resultID()
 }
 
-// hold excludes the messages that p acknowledges from delivery, and reserves space for the messages that it publishes.
+// hold reserves the messages that p acknowledges, so that they are not delivered, and space for the messages that p
+// publishes.
 func (s *State) hold(p *Prepared) {
 	ps := &s.prepared
 	ps.byXID[p.xid] = p

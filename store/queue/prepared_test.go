@@ -262,7 +262,7 @@ func TestLargePrepared(t *testing.T) {
 	require.Equal(t, uint64(3), d.s.Messages())
 }
 
-// The search for deliverable messages skips reserved ones, regardless of their number.
+// The search for deliverable messages skips any number of reserved messages.
 func TestDeliverableSkipsReserved(t *testing.T) {
 	d := newDriver(t)
 	q := d.queue("q", txn.Config{}, "s")

@@ -16,8 +16,8 @@ const PriorityLevels = txn.MaxPriority + 1
 // priorityIndex is an index of messages by priority (txn.Config.Priorities): for each chunk with live messages, a
 // bitmap of each lane that occurs in the chunk. Bits of dead messages are undefined.
 //
-// A chunk with one lane requires about 100 bytes, and any other chunk 512 bytes more per lane. This is at most 1.25
-// bytes per message.
+// A chunk with one lane requires about 100 bytes. A chunk with several lanes requires 512 bytes more per lane, at most
+// 1.25 bytes per message.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
 	// byPriority contains, for each lane, the sorted list of its chunks. A lookup takes O(log n).

@@ -300,7 +300,7 @@ func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked returns the messages of want that all subscriptions except one have acknowledged. It is on the hot
+// othersAcked returns the messages of want that all subscriptions other than except have acknowledged. It is on the hot
 // path of Apply, so it begins with the subscription most likely to need the messages.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)

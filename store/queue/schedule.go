@@ -13,8 +13,8 @@ import (
 )
 
 // The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
-// queue(8) sequence(8) kind(1), without a value. The index is only in the tree. The state keeps the changes since the
-// last checkpoint in memory; Scheduled merges the two.
+// queue(8) sequence(8) kind(1), without a value. The index is only in the tree. The changes since the last checkpoint
+// are in memory; Scheduled merges the tree entries with them.
 //
 // Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
@@ -26,7 +26,7 @@ type schedule struct {
 	// version changes when collected changes are in the tree. A caller that reads both the tree and memory compares
 	// versions.
 	version uint64
-	soonest int64 // the earliest time added since TakeSoonest, or NeverMS
+	soonest int64 // the earliest time added since the last TakeSoonest, or NeverMS
 	due     []DueMessage
 }
 

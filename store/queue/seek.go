@@ -73,8 +73,7 @@ func (s *State) deadFrom(q *Queue, seq uint64) ackSet {
 	return a
 }
 
-// replace replaces the content of the set with that of by. The set continues to record which chunks are in the
-// tree.
+// replace replaces the content of a with the content of by. a continues to record which chunks are in the tree.
 func (a *ackSet) replace(p *pool[ackChunk], by ackSet) {
 	stored := a.gone
 	for i := range a.slots {

@@ -24,7 +24,7 @@ const (
 	SitePrimary SiteRole = 1
 	// SiteReplica is the role of a pair that applies only the transactions of the primary.
 	SiteReplica SiteRole = 2
-	// SiteStopped is the role of a former primary that applies no transactions.
+	// SiteStopped is the role of a stopped primary. It applies no transactions until it is resumed or promoted.
 	SiteStopped SiteRole = 3
 )
 
@@ -40,8 +40,8 @@ func (r SiteRole) String() string {
 	return "unknown"
 }
 
-// SiteState is the site role of a pair, and the relation of its log to the log of the primary. The zero
-// SiteState is that of a pair without a lineage.
+// SiteState is the site role of a pair, and the relation of its log to the log of the primary. A pair without a lineage
+// has the zero SiteState.
 type SiteState struct {
 	// Lineage identifies the group of sites.
 	Lineage uuid.UUID
@@ -53,13 +53,13 @@ type SiteState struct {
 	// UpstreamStopped reports, at a replica, whether the primary was stopped at Upstream.
 	UpstreamStopped bool
 	// StopLSN is, at a replica, the LSN of the record that stopped the primary in this epoch, in the log of the
-	// primary. It is 0 if the replica has not applied that record, or has applied a later resume. A replica lacks no
-	// transaction up to a StopLSN that is set.
+	// primary. It is 0 if the replica has not applied that record, or has applied a later resume. If it is not 0, the
+	// replica has all transactions up to this LSN.
 	StopLSN uint64
 	// CanceledLSN is an LSN in the log of the primary, set at a replica. Stops up to this LSN do not permit a planned
 	// promotion, because the primary may have resumed after them. It is 0 if no stop of this epoch was canceled.
 	CanceledLSN uint64
-	// Origin is the last Upstream of the replica that became a primary; zero if the pair was not a replica.
+	// Origin is, after the promotion of a replica, its last Upstream; zero if the pair was not a replica.
 	Origin lsn.Position
 	// PromotedLSN is the LSN of the record that made a replica a primary, or 0 for the pair that started the lineage.
 	PromotedLSN uint64
@@ -73,23 +73,23 @@ type SiteState struct {
 	LossyEpoch uint64
 }
 
-// Differs reports whether role, epoch or lineage differ from those of o.
+// Differs reports whether s and o differ in role, epoch or lineage.
 func (s SiteState) Differs(o SiteState) bool {
 	return s.Role != o.Role || s.Epoch != o.Epoch || s.Lineage != o.Lineage
 }
 
-// MayTakeOver reports whether a replica may be promoted without loss: the replica has applied the stop of the
-// primary, and the primary has not resumed since.
+// MayTakeOver reports whether a replica may be promoted without loss: the replica has applied the stop of the primary
+// and no later resume, and the stop was not canceled.
 func (s SiteState) MayTakeOver() bool { return s.Role == SiteReplica && s.StopLSN > s.CanceledLSN }
 
-// LogicalOf returns the logical number of the record with LSN n of a primary. ok is false for other roles, and for
-// records before the last promotion.
+// LogicalOf returns the logical number of the record with LSN n of a primary or stopped pair. ok is false for other
+// roles, and for records before the last promotion of a replica.
 func (s SiteState) LogicalOf(n uint64) (logical uint64, ok bool) {
 	return n + s.Offset, (s.Role == SitePrimary || s.Role == SiteStopped) && n >= s.PromotedLSN
 }
 
 // LSNOf returns the LSN of the record with the given logical number. ok is false at a replica, and for records before
-// the last promotion.
+// the last promotion of a replica.
 func (s SiteState) LSNOf(logical uint64) (n uint64, ok bool) {
 	n = logical - s.Offset
 	before := logical < s.PromotedLSN+s.Offset // the numbers of the records from PromotedLSN on do not wrap around
@@ -254,7 +254,7 @@ func (s *State) mayFollow(c *txn.SiteChange) bool {
 
 // ReplicaChange returns the change that makes a copy of the state a replica of the original pair. at is the position of
 // the last applied record in the log of that pair. The Action is 0 if the copy is a replica already. ok is false if the
-// pair has no sites.
+// pair has no lineage, or if the copy cannot follow from that position.
 func (s *State) ReplicaChange(at lsn.Position) (c txn.SiteChange, ok bool) {
 	t := &s.site
 	if t.Role == SiteReplica {
@@ -268,8 +268,8 @@ func (s *State) ReplicaChange(at lsn.Position) (c txn.SiteChange, ok bool) {
 	return c, ok && s.mayFollow(&c)
 }
 
-// DetachedSite returns the key and the value that make a copy of the state the primary of a new lineage: no site of the
-// current lineage accepts the copy, and the copy accepts none of them. Logical numbers continue.
+// DetachedSite returns the key and the value that make a copy of the state the primary of a new lineage. The copy and
+// the sites of the current lineage reject each other's transactions. Logical numbers continue.
 func (s *State) DetachedSite(lineage uuid.UUID) (key, value []byte) {
 	before, applied := s.site.SiteState, s.Applied()
 	t := site{SiteState: SiteState{

@@ -377,7 +377,7 @@ func TestUpstreamStopped(t *testing.T) {
 type upstream struct {
 	*driver
 
-	n uint64 // LSN and logical number of the last one
+	n uint64 // LSN and logical number of the last record
 }
 
 // newUpstream returns the replica of newReplicaDriver.
@@ -398,7 +398,7 @@ func (u *upstream) change(action txn.SiteAction) {
 	u.applyNext(func(b *txn.Builder) { b.Site(txn.SiteChange{Action: action, Expected: 3}) })
 }
 
-// cancel cancels the promotion after stops up to a record of the primary.
+// cancel cancels the stops up to record n of the primary, so that they do not permit a promotion.
 func (u *upstream) cancel(n uint64) {
 	u.t.Helper()
 	c := txn.SiteChange{Action: txn.SiteCancel, Expected: 3, Upstream: position(n)}
@@ -406,8 +406,8 @@ func (u *upstream) cancel(n uint64) {
 	require.Empty(u.t, u.s.Check())
 }
 
-// INV-26: without the flag for a loss, a replica is promoted only if it has applied the last stop of the primary,
-// and the stop was not canceled. The stop and the cancellation survive a restart.
+// INV-26: without the loss flag, a replica is promoted only if it has applied the last stop of the primary, and the
+// stop was not canceled. The stop and the cancellation survive a restart.
 func TestTakeoverRequiresStop(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -6,7 +6,7 @@ import "math/bits"
 
 // sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The size of each message is not kept, since memory must be bounded regardless of the number of stored messages.
+// The size of each message is not stored, since memory must be bounded regardless of the number of stored messages.
 // When some messages of a group become dead, a proportional fraction of the group's bytes is subtracted. The byte
 // count of a group is exact if all or none of its messages are live, or if they have the same size. It is the same
 // on both nodes.

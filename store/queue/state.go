@@ -152,7 +152,7 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 // Queues iterates over all queues in name order.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
-// Temporary returns the temporary queues, ordered by number. They are deleted when they have no consumer.
+// Temporary returns the temporary queues, ordered by number. The active deletes them after a time without consumers.
 func (s *State) Temporary() []*Queue {
 	queues := make([]*Queue, 0, len(s.temporary))
 	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {

@@ -12,7 +12,7 @@ import (
 )
 
 // Attribute is the tag of a standard field of a message. Tags up to AttributeValues are the field numbers in
-// lockstep.v1.Message, so that a text can be sent as stored. Tags never change their meaning.
+// lockstep.v1.Message, so that a text attribute can be sent as stored. Tags never change their meaning.
 type Attribute uint8
 
 // Tags of the attributes.
@@ -21,7 +21,7 @@ const (
 	AttributeCorrelationID Attribute = 4
 	AttributeReplyTo       Attribute = 5
 	AttributeContentType   Attribute = 6
-	// AttributeSubject is the subject of the message, which is the JMS type.
+	// AttributeSubject is the subject of the message. In JMS, it is the JMSType.
 	AttributeSubject Attribute = 7
 	AttributeGroup   Attribute = 8
 	// AttributePriority is the priority, one byte.
@@ -104,7 +104,7 @@ func (a *Attributes) Empty() bool {
 		len(a.Values) == 0 && a.DeadLetter == nil
 }
 
-// SortValues sorts values into their stored order, so that equal values have equal encodings.
+// SortValues sorts typed properties by key. In this order, equal sets of properties have equal encodings.
 func SortValues(values []TypedProperty) {
 	slices.SortFunc(values, func(a, b TypedProperty) int { return strings.Compare(a.Key, b.Key) })
 }
@@ -238,7 +238,7 @@ func (v *Value) bytes() int {
 	}
 }
 
-// append appends the block. check must have succeeded.
+// append appends the block to dst. check must have succeeded.
 func (a *Attributes) append(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(a.bytes()))
 	for i, text := range a.texts() {

@@ -87,7 +87,7 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 }
 
 // CreateQueueWith is like CreateQueue. own is the set of explicit fields: policies do not set them, even if they are 0.
-// It must contain all fields that are not 0.
+// own must contain all fields of c that are not 0.
 func (b *Builder) CreateQueueWith(name string, c Config, own ConfigMask, subscriptions ...string) {
 	if err := CheckName(name); err != nil {
 		b.fail(err)
@@ -108,14 +108,14 @@ func (b *Builder) CreateQueueWith(name string, c Config, own ConfigMask, subscri
 	b.end()
 }
 
-// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c. Fields
-// that are 0 are no longer explicit: a policy can set them.
+// AlterQueue adds an operation that sets the fields in mask of a queue's configuration to their values in c. Fields in
+// mask that are 0 in c are then no longer explicit: a policy can set them.
 func (b *Builder) AlterQueue(queue uint64, c Config, mask ConfigMask) {
 	b.AlterQueueWith(queue, c, mask, c.Fields()&mask)
 }
 
-// AlterQueueWith is like AlterQueue. own is the set of fields in mask that are explicit afterwards. It must contain all
-// fields in mask that are not 0.
+// AlterQueueWith is like AlterQueue. own is the set of fields in mask that are explicit afterwards. own must contain
+// all fields in mask that are not 0 in c.
 func (b *Builder) AlterQueueWith(queue uint64, c Config, mask, own ConfigMask) {
 	b.begin(OpAlterQueue, queue)
 	b.buf = appendConfig(b.buf, c, mask)
@@ -137,7 +137,7 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
-// DeleteTemporary adds an operation that deletes a queue if its TemporaryGrace is still grace, which must not be 0.
+// DeleteTemporary adds an operation that deletes a queue if its TemporaryGrace still equals grace. grace must not be 0.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
@@ -174,7 +174,7 @@ func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start,
 	b.createSubscription(queue, name, start, 0, o)
 }
 
-// CreateSubscriptionAt is CreateSubscriptionWith with StartSequence: the subscription starts at sequence.
+// CreateSubscriptionAt is CreateSubscriptionWith with StartSequence: the subscription starts at the given sequence.
 func (b *Builder) CreateSubscriptionAt(queue uint64, name string, sequence uint64, o SubscriptionOptions) {
 	b.checkSequence(sequence)
 	b.createSubscription(queue, name, StartSequence, sequence, o)
@@ -272,8 +272,8 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
-// needPublish records an error unless a publish or move is open. The methods for all other operations also close
-// the operation.
+// needPublish records an error unless a publish or move is open. Operations of other kinds are never open between
+// calls: one method opens and closes them.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
 		b.fail(fmt.Errorf("%w: message outside a publish", ErrMalformed))
@@ -406,7 +406,8 @@ func (b *Builder) Ops() int { return b.ops }
 func (b *Builder) Bytes() int { return len(b.buf) - b.start + b.referred }
 
 // Finish returns the buffer passed to Begin with the transaction appended, without referenced bodies. If the
-// transaction is invalid, it returns the original buffer and an error that wraps a Code, or the error passed to Fail.
+// transaction is invalid, it returns the original buffer and an error: the error passed to Fail, or an error that wraps
+// a Code or ErrInvalidMessage.
 func (b *Builder) Finish() ([]byte, error) {
 	if b.err == nil {
 		b.check()

@@ -36,8 +36,8 @@ type Config struct {
 	DeadLetterExpired uint64 // 1: move expired messages to DeadLetter
 	// TemporaryGrace is the time without consumers after which the queue is deleted; 0 means never.
 	TemporaryGrace uint64
-	// ExactBytes is 1 if the queue keeps the size of each message while MaxBytes or RetentionBytes is set, so that its
-	// byte count is exact. The active sets it together with one of these limits. It is not visible to clients.
+	// ExactBytes is 1 if the queue stores the size of each message while MaxBytes or RetentionBytes is set, so that the
+	// byte count is exact. The active sets ExactBytes together with one of these limits. Clients cannot see it.
 	ExactBytes uint64
 	// AckTimeout is the time within which a consumer must acknowledge a message; 0 means no deadline.
 	AckTimeout uint64
@@ -83,7 +83,7 @@ const (
 	FieldDedupWindow
 	FieldDedupMax
 
-	// PlainFields are the fields that releases before 0.2.0 support. These releases always change all of them.
+	// PlainFields are the fields that releases before 0.2.0 support. These releases alter them only together.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |
@@ -129,7 +129,7 @@ var configFields = [...]configField{ //nolint:gochecknoglobals // a table
 
 const noLimit = 1<<64 - 1
 
-// Field returns a pointer to a field, and the field's maximum. number is the bit of the field in a ConfigMask.
+// Field returns a pointer to a field, and the field's maximum. number is the index of the field's bit in a ConfigMask.
 func (c *Config) Field(number int) (value *uint64, most uint64) {
 	f := &configFields[number]
 	return f.of(c), f.most
@@ -180,8 +180,8 @@ func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 // 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
-// appendConfig appends the encoding of c. A mask other than PlainFields is encoded as a field after the plain ones,
-// so that releases without masks reject it.
+// appendConfig appends the encoding of c to dst. A mask other than PlainFields is encoded as an additional field after
+// the plain fields, so that releases without masks reject the configuration.
 func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	if mask == PlainFields {
 		mask = 0
@@ -204,8 +204,8 @@ func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	return dst
 }
 
-// AppendOwnConfig appends the encoding of a queue's own configuration to dst: c, and the set own of explicit
-// fields. The other fields of c must be 0. The set is omitted if it is c.Fields().
+// AppendOwnConfig appends the encoding of the configuration set on a queue itself to dst: c and own. own is the set of
+// explicit fields; the other fields of c must be 0. own is omitted if it equals c.Fields().
 func AppendOwnConfig(dst []byte, c Config, own ConfigMask) []byte {
 	if own == c.Fields() {
 		own = PlainFields // encoded as no mask

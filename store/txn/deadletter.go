@@ -97,8 +97,8 @@ func (m *Message) DeadLetter() *DeadLetter {
 	return &l
 }
 
-// Relabel returns a copy of a record with its DeadLetter replaced by l, which may be nil. If l is not nil, it removes
-// the expiry and delivery times. It returns the errors of DecodeMessage and AppendMessage.
+// Relabel returns a copy of a record with its DeadLetter replaced by l, which may be nil. If l is not nil, the copy has
+// no expiry and delivery times. The errors are those of DecodeMessage and AppendMessage.
 func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 	m, err := DecodeMessage(rec)
 	if err != nil {
@@ -117,7 +117,8 @@ func Relabel(rec []byte, l *DeadLetter) ([]byte, error) {
 }
 
 // BeginMove opens an operation that acknowledges unacknowledged messages of a subscription and publishes them to
-// another queue. If target is NoQueue, it discards them. Move adds messages to the operation, and EndMove closes it.
+// another queue. If target is NoQueue, the operation discards them instead. Move adds messages to the operation, and
+// EndMove closes it.
 func (b *Builder) BeginMove(queue uint64, sub uint32, target uint64) {
 	b.begin(OpMove, queue, uint64(sub), target)
 	b.msgs, b.count, b.last, b.drop = 0, len(b.buf), 0, target == NoQueue

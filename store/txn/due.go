@@ -8,10 +8,10 @@ import (
 	"fmt"
 )
 
-// DueKind is the action for a due message. The numbers are stored.
+// DueKind is the kind of a scheduled action. The numbers are stored.
 type DueKind uint8
 
-// Kinds of Due.
+// Kinds of scheduled actions.
 const (
 	DueDeliver DueKind = 1
 	DueExpire  DueKind = 2
@@ -106,8 +106,8 @@ func (o *Op) dues(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970: its publish time or,
-// for a dead letter, the time of the move.
+// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970. This is the publish
+// time or, for a dead letter, the time of the move.
 func RecordSinceMS(rec []byte) int64 {
 	if dead := RecordAttribute(rec, AttributeDeadLetter); len(dead) >= 9 {
 		return int64(binary.LittleEndian.Uint64(dead[1:]))

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The fingerprint of a request does not depend on the time, the producer's sequence and the queue ID. Other requests
-// have other fingerprints.
+// The fingerprint of a request does not depend on the time, the producer's sequence or the queue ID. Different requests
+// have different fingerprints.
 func TestFingerprint(t *testing.T) {
 	table := crc32.MakeTable(crc32.Castagnoli)
 	of := func(timeMS int64, queue uint64, bodies ...string) uint32 {

@@ -23,8 +23,8 @@ type Forward struct {
 
 const flagMove = 1
 
-// AppendForwards appends the encoding of a queue's forwards to dst: a count uvarint, and for each forward target
-// uvarint, flags u8 (1 = move), and filter (length uvarint, bytes).
+// AppendForwards appends the encoding of a queue's forwards to dst. The encoding is the count (uvarint) and, for each
+// forward, the target (uvarint), the flags (u8, 1 = move) and the filter (length uvarint, bytes).
 func AppendForwards(dst []byte, forwards []Forward) []byte {
 	dst = binary.AppendUvarint(dst, uint64(len(forwards)))
 	for i := range forwards {

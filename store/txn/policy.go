@@ -27,7 +27,8 @@ func AppendQueuePolicy(dst []byte, p *QueuePolicy) []byte {
 	return AppendConfig(AppendConfig(binary.AppendUvarint(dst, p.Priority), p.Defaults), p.Limits)
 }
 
-// DecodeQueuePolicy decodes the result of AppendQueuePolicy. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeQueuePolicy decodes the result of AppendQueuePolicy. The errors wrap ErrMalformed, ErrNewerVersion or
+// ErrNoDeadLetter.
 func DecodeQueuePolicy(b []byte) (p QueuePolicy, err error) {
 	d := decoder{b: b}
 	p.Priority = d.uvarint()
@@ -61,10 +62,11 @@ func (p *QueuePolicy) check() error {
 	return nil
 }
 
-// Apply returns the effective configuration of a queue that has the fields own of c set on itself. defaults and
-// limits are the policies that apply, or nil. last is true for the dead-letter queues of policies and for queues
-// that their dead letters lead to. For these, Apply omits the dead-letter queue in defaults, to avoid cycles, and
-// the options that would discard messages without a dead-letter queue.
+// Apply returns the effective configuration of a queue. c is the configuration set on the queue itself, and own the set
+// of its explicit fields. defaults and limits are the policies that apply, or nil. last is true for the dead-letter
+// queues of policies, and for the queues to which these queues dead-letter. For such queues, Apply omits the
+// dead-letter queue in defaults, to avoid cycles, and the options that would discard messages without a dead-letter
+// queue.
 func (c Config) Apply(own ConfigMask, defaults, limits *QueuePolicy, last bool) Config {
 	if defaults != nil {
 		fields := defaults.Defaults.Fields() &^ own

@@ -39,7 +39,7 @@ func TestExplicitConfigFields(t *testing.T) {
 	require.ErrorIs(t, err, ErrNewerVersion)
 }
 
-// Builder and decoder reject invalid policies, and CheckPattern invalid patterns.
+// The builder and the decoder reject invalid policies, and CheckPattern rejects invalid patterns.
 func TestInvalidPolicy(t *testing.T) {
 	for name, p := range map[string]QueuePolicy{
 		"empty":                              {Priority: 3},

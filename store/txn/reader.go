@@ -78,7 +78,7 @@ func (d *decoder) producer(p *Producer) {
 	}
 }
 
-// Rewind continues with the first operation: the next call of Next returns it again.
+// Rewind makes the next call of Next return the first operation again.
 func (r *Reader) Rewind() { r.rest, r.left = r.body, r.ops }
 
 // TimeMS returns the time at which the active created the transaction, in milliseconds since 1970.
@@ -91,7 +91,7 @@ func (r *Reader) Ops() int { return r.ops }
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
 // Next returns the next operation, which is valid until the next call. It returns io.EOF after the last operation;
-// other errors wrap ErrMalformed, ErrNewerVersion or ErrInvalidName. It does not verify the messages of a publish or
+// other errors wrap a Code, such as ErrMalformed or ErrNewerVersion. It does not verify the messages of a publish or
 // move.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
@@ -127,8 +127,8 @@ type Op struct {
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
 	Target uint64
-	// Name is the name of the new queue or subscription, the key of an internal entry, or the xid of a prepared
-	// transaction.
+	// Name is the name of the new queue or subscription, the key of an internal entry, the xid of a prepared
+	// transaction, or the pattern of a policy.
 	Name []byte
 	// Move reports whether the messages of an OpForward are published only to the target.
 	Move bool
@@ -146,8 +146,8 @@ type Op struct {
 	// messages of the preceding publish.
 	Count int
 	// Raw contains the encoded elements that Count counts. For OpPutMeta and OpSwapMeta it is the value, for
-	// OpCreateSubscriptionWith the options, for OpAlterSubscription and OpSite the change, for OpPause the pause, for
-	// OpPolicy the policy, and for OpPrepare the transaction.
+	// OpCreateSubscriptionWith the options, for OpAlterSubscription and OpSite the change, for OpSetForwards the
+	// forwards, for OpPause the pause, for OpPolicy the policy, and for OpPrepare the transaction.
 	Raw []byte
 	By  Decider
 	// Number is, for a commit or rollback, the logical number of the OpPrepare, or 0 for any. For OpAccess and

@@ -129,7 +129,8 @@ const (
 	SitePromote SiteAction = 4
 	// SiteFollow makes the pair a replica of a primary.
 	SiteFollow SiteAction = 5
-	// SiteCancel makes a replica refuse planned promotions after a stop up to a position in the log of the primary.
+	// SiteCancel cancels, at a replica, the stops of the primary up to a position in the primary's log. Canceled stops
+	// do not permit a planned promotion.
 	SiteCancel SiteAction = 6
 )
 

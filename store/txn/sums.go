@@ -10,7 +10,7 @@ type Checksum struct {
 	Sum   uint32
 }
 
-// SetChecksum sets the CRC32C of the payload passed to the last Reset, as received.
+// SetChecksum sets the CRC32C of the payload passed to the last Reset. It covers the whole payload, with its envelope.
 func (r *Reader) SetChecksum(sum Checksum) { r.sum = sum }
 
 // RecordSums contains the CRC32C of each message of an OpPublish, if they are known. In the zero value they are
@@ -23,7 +23,8 @@ type RecordSums struct {
 // Reset removes all checksums.
 func (s *RecordSums) Reset() { s.each = s.each[:0] }
 
-// Of returns the CRC32C of all messages of o, and computes it if it is unknown. Known checksums must be those of o.
+// Of returns the CRC32C of all messages of o, and computes it if s is empty. Otherwise, s must contain the checksums of
+// o.
 func (s *RecordSums) Of(o *Op) uint32 {
 	if len(s.each) > 0 {
 		return s.all

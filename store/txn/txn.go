@@ -41,9 +41,9 @@ const (
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
-	// OpSeek moves a subscription to a sequence. Lower messages become acknowledged. Live messages from the sequence
-	// on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has the
-	// retention in the operation.
+	// OpSeek moves a subscription to a sequence. Messages below the sequence become acknowledged. Live messages from the
+	// sequence on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has
+	// the retention in the operation.
 	OpSeek                   OpCode = 15
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
@@ -105,10 +105,10 @@ func (c OpCode) String() string {
 	return "unknown"
 }
 
-// Alone reports whether the operation must be the only one of its transaction. This applies to operations that create,
-// change or delete queues and subscriptions, prepare, commit or roll back transactions, or change the access table,
-// policies or the site role. The reason is that all operations are checked against the state before the
-// transaction.
+// Alone reports whether the operation must be the only one of its transaction. This applies to operations on queues and
+// subscriptions (create, change, pause, purge, delete), on prepared transactions (prepare, commit, roll back), and on
+// the access table, policies and the site role. The reason is that all operations are checked against the state before
+// the transaction.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c >= OpPrepare && c <= OpRollbackPrepared
@@ -162,8 +162,8 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is the sequence of the first message for a publish, the first sequence in the target for a move, and
-	// the first unacknowledged sequence for a seek.
+	// FirstSequence is, for a publish, the sequence of the first message; for a move, the first sequence in the target;
+	// and for a seek, the first unacknowledged sequence.
 	FirstSequence uint64
 	// ID is the number of the new queue or subscription. For a commit or rollback see queue.OutcomeOf.
 	ID uint64

@@ -378,8 +378,8 @@ func TestConfigFields(t *testing.T) {
 	}
 }
 
-// A change of the plain fields has the encoding of releases before 0.2.0. These releases reject any other change, also
-// one that sets a field to 0.
+// A change of the plain fields has the encoding of releases before 0.2.0. These releases reject any other change,
+// including a change that sets a field to 0.
 func TestAlterMask(t *testing.T) {
 	op := func(c Config, mask ConfigMask) (Op, []byte) {
 		var b Builder
@@ -496,7 +496,7 @@ func TestDecodingDoesNotAllocate(t *testing.T) {
 	require.NotZero(t, bytes)
 }
 
-// Valid subscription options survive a round trip. Malformed ones and those of a newer version are rejected.
+// Valid subscription options survive a round trip. Malformed options and options of a newer version are rejected.
 func TestSubscriptionOptions(t *testing.T) {
 	for name, c := range map[string]struct {
 		bytes []byte

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command genqueueconfig is a plugin of protoc: it writes QueueConfig of the Go and the Python client from the message
-// of the same name in types.proto, with its comments. `make generate` runs it.
+// Command genqueueconfig is a protoc plugin. It generates the QueueConfig types of the Go and Python clients, with
+// comments, from the message QueueConfig in types.proto. `make generate` runs it.
 package main
 
 import (
