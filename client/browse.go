@@ -50,10 +50,10 @@ type SearchProgress struct {
 	QueueID uint64
 }
 
-// Browse returns an iterator over the messages of a queue, in sequence order; it does not consume them. Messages
-// published after the iteration has started are not included. The iteration continues after a failover and ends
-// after the first error. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter,
-// [ErrUnavailable], [ErrDataLoss].
+// Browse returns an iterator over the messages of a queue, in ascending sequence order, or in descending order with
+// Newest. It does not consume the messages. Messages published after the iteration has started are not included. The
+// iteration continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
+// [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, options: o, req: &pb.BrowseRequest{

@@ -41,7 +41,7 @@ func Open(ctx context.Context, url string) (*Client, error) {
 	return OpenWith(ctx, o)
 }
 
-// OpenWith is [Open] with options instead of a URL.
+// OpenWith is like [Open], with options instead of a URL.
 func OpenWith(ctx context.Context, o Options) (*Client, error) {
 	o, err := o.withDefaults() //nolint:contextcheck // tokens are fetched until the client is closed
 	if err != nil {

@@ -305,10 +305,10 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 // DeliveryCount, unless QueueConfig.MaxDeliveries is reached.
 func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
-// NackAfter is [Delivery.Nack] with a redelivery delay of 0 to 24 hours, which replaces QueueConfig.RedeliveryDelay;
-// delays outside this range are clamped. Only the active node stores the delay. After a failover, or if the
-// connection breaks before the node has received the nack, the message is redelivered immediately or after the
-// queue's own delay. Nodes of release 0.1.0 do not support delays.
+// NackAfter is like [Delivery.Nack], with a redelivery delay of 0 to 24 hours, which replaces
+// QueueConfig.RedeliveryDelay; delays outside this range are clamped. Only the active node stores the delay. After a
+// failover, or if the connection breaks before the node has received the nack, the message is redelivered
+// immediately or after the queue's own delay. Nodes of release 0.1.0 do not support delays.
 func (d *Delivery) NackAfter(delay time.Duration) error {
 	return d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }

@@ -161,8 +161,8 @@ func (l *locator) refusal() (why error) {
 	return why
 }
 
-// askAgain retries the nodes that refused the client at least tokenReread ago, and reports whether there are any
-// such nodes. The access rules or the token may have changed since the refusal. mu is held.
+// askAgain triggers a retry of the nodes that refused the client at least tokenReread ago, and reports whether there
+// are any such nodes. The access rules or the token may have changed since the refusal. mu is held.
 func (l *locator) askAgain() (asked bool) {
 	for _, n := range l.nodes {
 		if n.refused.IsZero() || time.Since(n.refused) < tokenReread {

@@ -90,7 +90,7 @@ type Error struct {
 	retryAfter time.Duration // retry delay requested by the node; 0 without a request
 
 	unreached bool // no connection: Message contains the reason
-	final     bool // … and a retry would fail for the same reason
+	final     bool // unreached is set, and a retry would fail for the same reason
 	accepted  bool // a process accepted the connection and closed it
 }
 

@@ -106,7 +106,7 @@ func (w *world) options() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(w.unary), grpc.WithChainStreamInterceptor(w.stream)}
 }
 
-// call prepares a call of the application: a node is active again.
+// call makes a node active again and returns the context for a call of the application.
 func (w *world) call(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	w.mu.Lock()
@@ -177,7 +177,7 @@ func (w *world) arrive() {
 	w.delayed = nil
 }
 
-// next takes the next move; ok is false at the end of the script.
+// next removes the first move of the script and returns it; ok is false at the end of the script.
 func (w *world) next() (m move, ok bool) {
 	if len(w.script) == 0 {
 		return 0, false

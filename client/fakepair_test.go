@@ -67,7 +67,8 @@ type fakePair struct {
 	endConsume func(r *pb.ConsumeRequest) error
 	// late are sequences after their deadline: acknowledgements of them are refused.
 	late []*pb.SequenceRange
-	// responses are sent to consumers. extended are the sequences that they extended, lastRequest is their last request.
+	// responses are sent to consumers. extended contains the sequences that consumers extended, and lastRequest is the
+	// last request of a consumer.
 	responses   chan *pb.ConsumeResponse
 	extended    []uint64
 	lastRequest *pb.ConsumeRequest
@@ -108,7 +109,7 @@ type fakeNode struct {
 	site   *pb.SiteInfo // nil without sites; guarded by pair.mu
 }
 
-// simulated runs a subtest in its own synctest bubble.
+// simulated runs a subtest in a separate synctest bubble.
 func simulated(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })

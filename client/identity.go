@@ -83,7 +83,7 @@ func (id *identity) take(s *sequencer) {
 
 func (id *identity) OutcomeUnknown() bool { return id.attempts.unknown }
 
-// doAs is do for a request that changes state. fn receives the producer identity to send.
+// doAs is like do, for a request that changes state. fn receives the producer identity to send.
 func (c *Client) doAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {

@@ -13,8 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Closing a consumer reports the messages that the application has received and not answered. Other messages do not
-// count as delivered.
+// A consumer that is closed reports the messages that the application has received and not answered. Other messages
+// do not count as delivered.
 func TestCloseReportsReceived(t *testing.T) {
 	p := newFakePair(t)
 	c := p.client(client.Options{})

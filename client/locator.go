@@ -142,7 +142,7 @@ func (l *locator) close() {
 // be unreachable.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
-// waitLong is wait without FailFast, for the background goroutines of producers and consumers.
+// waitLong is like wait, but ignores FailFast. It is called by the background goroutines of producers and consumers.
 func (l *locator) waitLong(ctx context.Context) (*target, error) { return l.waitFor(ctx, false) }
 
 func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/connectivity"
 )
 
-// If a connection is replaced after its client was closed, the new connection is also closed. Otherwise its
-// goroutines would keep the bubble from ending.
+// If a connection is replaced after its client was closed, the new connection is also closed. Otherwise the
+// goroutines of the connection would keep the bubble from ending.
 func TestReplaceAfterClose(t *testing.T) { synctest.Test(t, testReplaceAfterClose) }
 
 func testReplaceAfterClose(t *testing.T) {

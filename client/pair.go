@@ -99,8 +99,8 @@ func (n *node) replicaError() *Error {
 	}
 }
 
-// supersededBy returns a description of the epoch that supersedes the site of a node; or an empty string. mu is
-// held.
+// supersededBy returns a description of the epoch that supersedes the site of a node; an empty string if none does.
+// mu is held.
 func (l *locator) supersededBy(n *node) string {
 	if epoch := l.pairs.epochs[n.site.GetLineage()]; epoch > n.site.GetEpoch() {
 		return fmt.Sprintf(", site %s is superseded: its epoch is %d, and the other site has epoch %d",

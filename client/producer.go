@@ -151,7 +151,7 @@ func (c *Client) Publish(ctx context.Context, queue string, m Message) (Receipt,
 	return c.producer.Publish(ctx, queue, m)
 }
 
-// PublishBatch is [Client.Publish] for several messages, stored atomically.
+// PublishBatch is like [Client.Publish], for several messages that are stored atomically.
 func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
 	return c.producer.PublishBatch(ctx, queue, ms)
 }
@@ -168,8 +168,8 @@ func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receip
 	return p.PublishBatch(ctx, queue, []Message{m})
 }
 
-// PublishBatch is [Producer.Publish] for 1 to 10,000 messages, stored atomically. Receipt.Sequence is the sequence of
-// the first message.
+// PublishBatch is like [Producer.Publish], for 1 to 10,000 messages that are stored atomically. Receipt.Sequence is
+// the sequence of the first message.
 func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message) (Receipt, error) {
 	e, err := p.enqueue(ctx, queue, ms, false)
 	if err != nil {
@@ -205,7 +205,7 @@ func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *P
 	return e
 }
 
-// PublishBatchAsync is [Producer.PublishAsync] for 1 to 10,000 messages, stored atomically.
+// PublishBatchAsync is like [Producer.PublishAsync], for 1 to 10,000 messages that are stored atomically.
 func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Message) *Pending {
 	e, err := p.enqueue(ctx, queue, ms, true)
 	if err != nil {

@@ -57,7 +57,7 @@ func kindOf(r pb.ErrorReason) (known bool, kind error) {
 	return known, kind
 }
 
-// kindOfCode is kindOf for an error without a known reason: from gRPC, a proxy, or a newer node.
+// kindOfCode is like kindOf, for an error without a known reason: from gRPC, a proxy, or a newer node.
 func kindOfCode(code codes.Code) error {
 	switch code {
 	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded:

@@ -35,8 +35,8 @@ func (r *rejection) Unwrap() error { return r.reason }
 // fails is redelivered until QueueConfig.MaxDeliveries is reached.
 //
 // If the consumer has an acknowledgement deadline, Run extends the deadlines of all messages that the consumer has
-// received, until their handlers return. The messages of a slow handler are therefore not redelivered, but the
-// messages of a process that hangs are.
+// received, until their handlers return. The messages of a slow handler are therefore not redelivered. The messages
+// of a process that hangs are redelivered.
 func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) error {
 	extending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	extended := make(chan struct{})

@@ -42,7 +42,7 @@ func replicaError(primaryAddresses ...string) error {
 	return st.Err()
 }
 
-// members returns the nodes of the pair of the node.
+// members returns the nodes of the node's pair.
 func (n *fakeNode) members() []*fakeNode {
 	if n.pairID == "p" {
 		return n.pair.nodes[:]
@@ -327,7 +327,7 @@ func testAnySite(t *testing.T) {
 	require.Equal(t, p.other[0].addr, a.Address)
 	require.Equal(t, p.siteB(), admin.New(c).Addresses())
 
-	// A failover within the pair is followed.
+	// The client follows a failover within the pair.
 	p.mu.Lock()
 	p.other[1].role, p.other[1].term = pb.Role_ROLE_ACTIVE, 51
 	p.announce()

@@ -202,8 +202,8 @@ func (t *tokens) renewed(ctx context.Context, began time.Time) bool {
 	return err == nil && fresh != old
 }
 
-// isFresh is renewed for a retry loop. It counts consecutive rejected tokens in refused, and returns false above
-// maxRenewals. Any other error resets the count.
+// isFresh is like renewed, for a retry loop. It counts consecutive rejected tokens in refused, and returns false
+// above maxRenewals. Any other error resets the count.
 func (t *tokens) isFresh(ctx context.Context, e *Error, began time.Time, refused *int) bool {
 	if !errors.Is(e.kind, ErrUnauthenticated) {
 		*refused = 0

@@ -77,8 +77,8 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 // [ErrRefused]; an active of release 0.1.0 ignores the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
-// Ack is [Txn.Take] without the condition: if another consumer has also processed a message, the results of both
-// consumers are stored.
+// Ack is like [Txn.Take], without the condition: if another consumer has also processed a message, the results of
+// both consumers are stored.
 func (t *Txn) Ack(ds ...*Delivery) *Txn { return t.ack(false, ds) }
 
 func (t *Txn) ack(required bool, ds []*Delivery) *Txn {

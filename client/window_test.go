@@ -10,7 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// A producer has at most as many messages in flight as a node keeps duplicates in its results.
+// The number of messages that a producer has in flight is at most the number of duplicates that a node retains in
+// the results of a producer.
 func TestUnansweredMessages(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, queue.MaxProducerDuplicates, maxUnanswered)

@@ -99,7 +99,8 @@ type Coordinator interface {
 	// not support marks yet (a voter of an older release). It returns ErrUnreachable or ErrRecordInvalid.
 	LoadMark(ctx context.Context) (Mark, error)
 
-	// Watch sends the current observation, and the latest one after each change. When ctx ends, it closes the channel.
+	// Watch returns a channel that receives the current observation, and the latest one after each change. The channel
+	// is closed when ctx ends.
 	Watch(ctx context.Context) <-chan Observation
 
 	// Announce maintains this node's liveness key, through any outage, until ctx ends. It then tries to remove the key,

@@ -185,7 +185,7 @@ type LostCause uint8
 const (
 	// LostReset means that the connection was reset; the state of the peer is unknown.
 	LostReset LostCause = iota + 1
-	// LostRefused means that the peer's host reports that no process listens.
+	// LostRefused means that the peer's host reports that no process listens on the address.
 	LostRefused
 	LostSilence
 	// LostRejected means that the peer is not active, has a config and term below the fence, or rejects this node.

@@ -17,7 +17,7 @@ type action struct {
 
 func (a action) String() string { return fmt.Sprintf("%s(%d,%d)", a.kind, a.node, a.arg) }
 
-// actions lists the events that are possible now.
+// actions returns the events that are currently possible.
 func (w *world) actions() []action {
 	var as []action
 	for i := range w.inflight {
@@ -325,7 +325,7 @@ func (w *world) actCoordinator(a action, n *whost) error {
 	}
 }
 
-// regular lists the actions that occur without a failure.
+// regular contains the actions that occur without a failure.
 var regular = []string{
 	"resume", "observe-live", "observe-missing", "handshake", "event", "swap", "load", "observe", "ready", "connect",
 	"replicate", "ack", "commit", "drained",

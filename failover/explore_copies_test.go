@@ -179,7 +179,7 @@ func copiedStandby(t *testing.T) world {
 	return marked(t, w, 0)
 }
 
-// TestExploreDisks is TestExplore with copied, restored and moved disks.
+// TestExploreDisks is like TestExplore, with copied, restored and moved disks.
 func TestExploreDisks(t *testing.T) {
 	exploreFrom(t, diskStarts(t), envInt("LOCKSTEP_EXPLORE", 1500))
 }

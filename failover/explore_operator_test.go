@@ -205,7 +205,7 @@ func blindWorld(t *testing.T) world {
 	})
 }
 
-// goneWorld returns lostWorld, but a does not return.
+// goneWorld is like lostWorld, but a is never restarted.
 func goneWorld(t *testing.T) world {
 	t.Helper()
 	w := lostWorld(t)

@@ -145,7 +145,7 @@ func envInt(name string, def int) int {
 	return def
 }
 
-// found is the extent of an exploration.
+// found is the result of an exploration.
 type found struct {
 	name          string
 	worlds, depth int

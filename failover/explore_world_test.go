@@ -373,7 +373,7 @@ func (w *world) restart(i int) error {
 	return w.feed(i, Started{Identity: n.identity()})
 }
 
-// check checks the invariants.
+// check returns an error if an invariant is violated.
 func (w *world) check() error {
 	w.clearCopied()
 	alone := 0

@@ -182,9 +182,9 @@ func (m *machine) stand() {
 		m.candidate, m.why = true, m.standReason()
 		m.change = change{code: m.standCode(), term: m.rec.Term + 1}
 	}
-	// INV-4: this node's log contains every record that it has acknowledged to the old active, and it acknowledges no
-	// more. The fence only excludes the current config and term: if the old active's swap is applied, its next config
-	// is accepted.
+	// INV-4: this node's log contains every record that it has acknowledged to the old active. It acknowledges no
+	// further records of that active. The fence only excludes the current config and term: if the old active's swap is
+	// applied, its next config is accepted.
 	if !mutate.Off("INV-4-swaps-without-a-fence") {
 		m.stopFollowing()
 		m.raiseFence(Fence{Config: m.rec.Config, Term: m.rec.Term + 1})
@@ -255,7 +255,8 @@ func (m *machine) followActive() {
 	}
 	if m.ident.Fence.Term < m.rec.Term || m.ident.Fence.Term > m.rec.Term {
 		// The term is new, or this node has failed to take over. The follower raises the fence for a higher config of the
-		// same term: raised here, it would exclude the active until the active has processed its own swap.
+		// same term: if the fence were raised here, it would exclude the active until the active has processed its own
+		// swap.
 		m.raiseFence(m.rec.Fence())
 	}
 	m.mode = modeFollow

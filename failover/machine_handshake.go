@@ -100,8 +100,8 @@ func (m *machine) peerResponded() bool {
 	return m.now >= m.started+m.set.StartupWait && (m.handshake.tried || described.Address == "")
 }
 
-// compareCommitted implements INV-6 and INV-13: if a standby is listed in sync, but committed records of its active are
-// missing from its log, it was restored from an older copy.
+// compareCommitted implements INV-6 and INV-13: if a standby is listed in sync, but committed records of its active
+// are missing from its log, the standby was restored from an older copy.
 func (m *machine) compareCommitted() {
 	l := m.follow.incomplete
 	if l.Config == 0 || l.Config != m.rec.Config || m.proc.rolledBack != "" ||

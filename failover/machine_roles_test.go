@@ -38,7 +38,7 @@ func TestFirstStartLosesSwap(t *testing.T) {
 	require.Equal(t, RoleCatchingUp, r.s.Role())
 }
 
-// CATCHING_UP → SYNCING → STANDBY on the standby.
+// A node that joins has the roles CATCHING_UP, SYNCING and STANDBY, in this order.
 func TestStandbyJoins(t *testing.T) {
 	r := newRig(t, Settings{})
 	effects := r.start(usedIdentity(), recordWith(1, 1), 0, 1)
@@ -54,7 +54,7 @@ func TestStandbyJoins(t *testing.T) {
 	require.Equal(t, RoleStandby, r.s.Role())
 }
 
-// The active first requires the acks and then swaps (INV-3).
+// The active requires the acks of a standby before it adds the standby to in_sync (INV-3).
 func TestAdmitStandby(t *testing.T) {
 	r := newRig(t, Settings{})
 	r.start(usedIdentity(), recordWith(0, 0), 0, 1)
@@ -115,7 +115,7 @@ func TestStandbyLostWhileSwapUnknown(t *testing.T) {
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 }
 
-// STANDBY → CANDIDATE → ACTIVATING → ACTIVE_ALONE.
+// A standby that takes over has the roles CANDIDATE, ACTIVATING and ACTIVE_ALONE, in this order.
 func TestTakeover(t *testing.T) {
 	r := standbyPair(t, Settings{})
 	effects := r.report(FollowerLost{Cause: LostRefused, Err: errors.New("refused")})
@@ -198,7 +198,7 @@ func TestTakeoverUnknownOutcome(t *testing.T) {
 	require.Equal(t, []string{"fence", "start-active"}, kinds(effects))
 }
 
-// ACTIVE → FENCED → CATCHING_UP.
+// An active that was replaced has the roles FENCED and CATCHING_UP, in this order.
 func TestActiveIsFenced(t *testing.T) {
 	r := activePair(t, Settings{})
 	rec := recordWith(1, 1)

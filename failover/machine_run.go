@@ -80,7 +80,7 @@ func (s *State) recordHasGenerations() bool {
 }
 
 // owns reports whether run is zero, the generation of this process, or one of those that the directory contained at
-// startup, until clearBoot.
+// startup, until clearBoot discards those.
 func (s *State) owns(run uuid.UUID) bool {
 	r := &s.proc
 	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
@@ -238,7 +238,7 @@ func (m *machine) supersede() {
 	m.warn("%s", m.proc.superseded)
 }
 
-// From now on, reportRollback treats this directory as one that may have lost records (INV-6, INV-11, INV-12).
+// reportRollback records that this directory was rolled back and may have lost records (INV-6, INV-11, INV-12).
 func (m *machine) reportRollback(why string) {
 	m.proc.rolledBack = why
 	m.warn("data directory was rolled back: %s", why)

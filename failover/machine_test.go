@@ -73,7 +73,7 @@ func (r *rig) step(ev Event) []Effect {
 	return effects
 }
 
-// after feeds a tick after d.
+// after advances the time by d and feeds a tick.
 func (r *rig) after(d time.Duration) []Effect {
 	r.t.Helper()
 	r.now += d

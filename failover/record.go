@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/identity"
 )
 
-// RecordVersion is the version written by this build, and the newest it can read.
+// RecordVersion is the version that this build writes, and the newest version that it can read.
 const RecordVersion = 1
 
 const maxRecordBytes = 64 << 10

@@ -18,8 +18,8 @@ import (
 //
 // Records discarded by a forced failover are the only exception, since the operator accepted their loss.
 
-// errOldSnapshot is returned if a snapshot ends before a committed record that the active's log may have. A retry after
-// the active's next checkpoint can succeed.
+// errOldSnapshot is returned if a snapshot ends before a committed record that the active's log may contain. A retry
+// after the active's next checkpoint can succeed.
 var errOldSnapshot = errors.New("checkpoint of the active ends before a committed record")
 
 // committed returns the last LSN that this node knows to be committed and that no forced failover discarded.
@@ -43,7 +43,7 @@ func (f *Follower) committedPosition() lsn.Position {
 
 // discardedTerm returns the term of the pair's last forced failover if this node's log ends before that term;
 // otherwise 0. All records of such a log that are missing from the forced history are discarded, including those up
-// to DiscardedRange.After: the history of a node restored from an older copy may have diverged long before.
+// to DiscardedRange.After: the history of a node restored from an older copy may have diverged before that LSN.
 func (f *Follower) discardedTerm() uint64 {
 	if f.o.Store.End().Term >= f.o.DiscardedRange.Term {
 		return 0

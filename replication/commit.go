@@ -29,16 +29,16 @@ func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 
 // Item is a transaction and its completion callback.
 type Item struct {
-	// Payload is the transaction without the bodies in Refs, which are copied before SubmitAll returns. Offsets of
-	// Refs are relative to Payload.
+	// Payload is the transaction without the bodies, which Refs contains. SubmitAll copies both. Offsets of Refs are
+	// relative to Payload.
 	Payload []byte
 	Refs    []txn.Ref
 	Done    Done
 	// Span is the span of the transaction; nil if it is not traced.
 	Span Span
-	// Site marks a transaction of another site, or a change of the role of this site. See RestrictToSite.
+	// Site marks a transaction replicated from another site, or a change of the role of this site. See RestrictToSite.
 	Site bool
-	// Exempt marks a transaction that does not wait for Primary.HoldWrites, such as a change of a setting.
+	// Exempt marks a transaction that Primary.HoldWrites does not delay, such as a change of a setting.
 	Exempt bool
 }
 
@@ -107,7 +107,7 @@ func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, erro
 	return p.commitItem(ctx, Item{Payload: payload, Span: p.spanOf(ctx)})
 }
 
-// CommitExempt is Commit for a transaction that does not wait for HoldWrites.
+// CommitExempt is like Commit, for a transaction that HoldWrites does not delay.
 func (p *Primary) CommitExempt(ctx context.Context, payload []byte) (*txn.Result, error) {
 	return p.commitItem(ctx, Item{Payload: payload, Span: p.spanOf(ctx), Exempt: true})
 }
@@ -167,8 +167,8 @@ func (p *Primary) awaitMore(ctx context.Context) {
 	}
 }
 
-// commitBatches passes the batches to the sessions first, so the local write and the transfer overlap. Then it writes
-// each batch and syncs once for all of them.
+// commitBatches passes the batches to the standby's session first, so that the local write and the transfer overlap.
+// Then it writes each batch and syncs once for all of them.
 func (p *Primary) commitBatches(batches []batch) error {
 	if p.o.Tracer != nil {
 		p.beginTraces(batches)

@@ -55,7 +55,7 @@ func testStandbyLostAcknowledgedRecords(t *testing.T) {
 	b.stop()
 	await[replication.StandbyLost](a, nil)
 	a.clearEvents()
-	// It restarts without its last records and reports the loss.
+	// The standby restarts without its last records.
 	s := w.handshake(b, a, func(m *replication.StandbyMessage) {
 		m.Hello.LogEnd, m.Hello.Applied, m.Hello.TermEnds = lsn.Position{}, lsn.Position{}, nil
 	})

@@ -14,8 +14,8 @@ const (
 	detectorSteps = 50
 	// loggedGap is the minimum silence that is logged.
 	loggedGap = 100 * time.Millisecond
-	// flowBytes is the number of bytes per step that proves that the other end is alive. A large message is reported only
-	// when it is complete.
+	// flowBytes is the number of bytes received per step that proves that the other end is alive. It is required
+	// because the stream delivers a large message only when it is complete.
 	flowBytes = 1 << 10
 )
 
@@ -42,7 +42,7 @@ type detector struct {
 	silence
 	log     *zap.Logger
 	timeout time.Duration
-	fresh   bool // nothing was received since creation, or over the current connection
+	fresh   bool // nothing was received over the current connection
 }
 
 func newDetector(log *zap.Logger, timeout time.Duration) *detector {

@@ -11,9 +11,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A node that rejoins after a forced failover may have acknowledged records that the pair no longer has. An unapplied
-// tail is truncated, which saves it to a file. An applied tail is saved to the same kind of file before a snapshot
-// replaces it.
+// A node that rejoins after a forced failover may have acknowledged records that the pair no longer has. An
+// unapplied tail is saved to a file when it is truncated. An applied tail is saved to the same kind of file before a
+// snapshot replaces it.
 
 // DiscardedRange identifies the records discarded by a forced failover: those after LSN After in a log that ends before
 // Term. The zero value is empty.

@@ -165,7 +165,7 @@ func testStandbyFarBehindSavesNothing(t *testing.T) {
 	b.configure(func(c *replication.PrimaryConfig) { c.RequireStandby = false })
 	end := a.store.End().LSN
 	for b.store.FirstLSN() <= end+1 { // the log is retained for the lost standby for some time
-		pause(time.Second) // the log is held for a while for the lost standby
+		pause(time.Second)
 		b.publish(b.queueID, 200, 4000, 16)
 		_, err := b.store.Checkpoint(t.Context())
 		require.NoError(t, err)

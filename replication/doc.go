@@ -7,8 +7,8 @@
 //
 // # Commit path
 //
-//	Submit     copies the payload into the open batch. The frame is encoded once, into the buffer that log, stream and
-//	           memory tail share.
+//	Submit     copies the payload into the open batch. The frame is encoded once, into the buffer that the log,
+//	           the stream and the memory tail share.
 //	committer  takes all queued batches, passes them to the sessions (which send immediately), then calls Append and
 //	           Sync. New transactions collect into the next batch in the meantime, so batches grow with load.
 //	session    one per connected standby: sends batches without waiting for acks, up to a window of bytes in flight.

@@ -17,9 +17,9 @@ type LostCause uint8
 
 // Causes of a lost connection.
 const (
-	// LostReset means that the connection ended; the state of the process is unknown.
+	// LostReset means that the connection ended; the state of the other process is unknown.
 	LostReset LostCause = iota + 1
-	// LostRefused means that a reconnect was refused; the process has terminated.
+	// LostRefused means that a reconnect was refused; the other process has terminated.
 	LostRefused
 	LostSilence
 	// LostRejected means that the other end responds but cannot replicate with this node: it is not the active, has
@@ -56,7 +56,8 @@ type (
 		Snapshot bool
 	}
 	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from
-	// this node's log (INV-13). This node was probably restored from an older copy. It is posted for each hello.
+	// this node's log (INV-13). This node was probably restored from an older copy. It is posted for each hello of such
+	// a standby.
 	StandbyAhead struct {
 		Member Member
 		// End is the end of the standby's log, Committed the last LSN that the standby knows to be committed.
@@ -86,10 +87,10 @@ type (
 	FollowerConnected struct {
 		Config, Term uint64 // of the active
 	}
-	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN
-	// Committed, and some are missing from this log. Common is the last common LSN. It is posted before
-	// FollowerConnected, and before a snapshot. All fields are zero if the active refused this standby with
-	// ErrLostRecords.
+	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN Committed,
+	// and some are missing from this log. Common is the last common LSN. It is posted at most once per connection. If
+	// the hello response reports the records, it is posted before FollowerConnected and before a snapshot. All fields
+	// are zero if the active refused this standby with ErrLostRecords.
 	FollowerIncomplete struct {
 		Config, Common, Committed uint64
 	}

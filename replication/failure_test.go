@@ -69,7 +69,7 @@ func containsPrefix(names []string, prefix string) bool {
 	return false
 }
 
-// Applied records are not truncated; the node takes a snapshot instead.
+// Applied records are not truncated; the node installs a snapshot instead.
 func TestDivergenceBelowAppliedTakesASnapshot(t *testing.T) {
 	overBoth(t, func(t *testing.T, w *world) {
 		a, b := w.node("a"), w.node("b")
@@ -233,7 +233,7 @@ func testStaleActiveIsRefused(t *testing.T) {
 	requireEqual(a, b)
 }
 
-// leadAgainAt raises the primary's configuration.
+// leadAgainAt configures the primary with the given config number.
 func (n *node) leadAgainAt(config uint64) {
 	n.mu.Lock()
 	n.config = config - 1

@@ -364,7 +364,7 @@ func (f *Follower) admit(config, term uint64) error {
 	return nil
 }
 
-// hello syncs the log and returns the first message.
+// hello syncs the log and returns the hello message.
 func (f *Follower) hello() (*StandbyMessage, error) {
 	s := f.o.Store
 	if err := s.Sync(); err != nil {

@@ -60,7 +60,7 @@ func pause(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 }
 
-// requireTook asserts that the simulated time since start is from least to most.
+// requireTook asserts that the simulated time since start is between least and most.
 func requireTook(t *testing.T, start time.Time, least, most time.Duration) {
 	t.Helper()
 	took := time.Since(start)

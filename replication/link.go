@@ -447,8 +447,9 @@ func (l *link) sendAck(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies records that are committed and durable on this node (INV-2, INV-5). Only a handover waits for it. It
-// therefore waits before each step for more records, and leaves the CPU to the goroutines that acknowledge.
+// apply applies records that are committed and durable on this node (INV-2, INV-5). Only a handover waits for the
+// result. apply therefore delays each round, to collect more records and to leave the CPU to the goroutines that
+// acknowledge.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()

@@ -19,8 +19,8 @@ type logView interface {
 	PositionOf(lsn uint64) (lsn.Position, bool)
 }
 
-// matchLogs finds the last record common to the active's and the standby's log. The response states whether the standby
-// catches up after that record from the log, or needs a snapshot.
+// matchLogs finds the last record common to the active's and the standby's log. Its response states whether the
+// standby catches up after that record from the log, or needs a snapshot.
 //
 // Only one node ever writes records of a term, so within a term the two logs are equal up to the end of the shorter
 // one. In the newest term that both have, the smaller of the two ends is the last common record. Checksums of the whole

@@ -73,7 +73,7 @@ type Primary struct {
 	// held, if not nil, makes transactions wait, except those with Item.Site or Item.Exempt.
 	held      atomic.Pointer[hold]
 	applyWake chan struct{}
-	// progress is signaled on events that may complete Drain.
+	// progress is signaled on events that may complete Drain or Settle.
 	progress chan struct{}
 
 	stop     context.CancelFunc
@@ -247,9 +247,10 @@ func (p *Primary) Stop() {
 	p.events.close()
 }
 
-// Drain prepares a planned handover. It holds new transactions, and waits until all others are completed and the
-// required standby has applied everything durably. It returns the end of the log; nothing is appended after it until
-// Resume or Stop. If ctx ends first, Drain returns an error, and new transactions are held until Resume.
+// Drain prepares a planned handover. It holds new transactions, and waits until all others are completed, and until
+// all records are durable and applied on the required standby. It returns the end of the log; nothing is appended
+// after it until Resume or Stop. If ctx ends first, Drain returns an error, and new transactions are held until
+// Resume.
 func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	p.queue.hold()
 	for {

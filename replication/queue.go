@@ -23,9 +23,10 @@ const minBufferBytes = 1 << 10
 // moveBytes is the size from which a batch is closed when its buffer is full, instead of being copied to a larger one.
 const moveBytes = 128 << 10
 
-// Done receives the outcome of a transaction: exactly once, in commit order, one at a time, on the goroutine that
-// applies. It must not block or call Submit. The callee owns the result. A nil error means that the transaction is
-// committed on every member of in_sync (INV-2) and applied on this node; the result may still report a rejection.
+// Done receives the outcome of a transaction. It is called exactly once per transaction, in commit order, one call
+// at a time, on the goroutine that applies. It must not block or call Submit. The callee owns the result. A nil
+// error means that the transaction is committed on every member of in_sync (INV-2) and applied on this node; the
+// result may still report a rejection.
 type Done func(r *txn.Result, err error)
 
 type group struct {
@@ -108,8 +109,8 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int
 	}
 }
 
-// encode appends the frame of item to the open batch. mu is held: copying and checksumming a payload is cheaper than
-// a handoff to another goroutine, for which other callers would also wait.
+// encode appends the frame of item to the open batch. mu is held, because copying and checksumming a payload under
+// the lock is cheaper than a handoff to another goroutine.
 func (q *queue) encode(kind wal.Kind, item *Item) {
 	size := item.bytes()
 	first := len(q.waiting) == 0
@@ -135,8 +136,9 @@ func (q *queue) encode(kind wal.Kind, item *Item) {
 	}
 }
 
-// appendReferring is like wal.AppendFrame, but for a transaction with referenced bodies. It copies the bodies directly
-// into the buffer that log, stream and memory tail share, and reuses the checksums computed on receipt.
+// appendReferring is like wal.AppendFrame, but for a transaction with referenced bodies. It copies the bodies
+// directly into the buffer that the log, the stream and the memory tail share, and reuses the checksums computed on
+// receipt.
 func appendReferring(
 	dst []byte, prev lsn.Position, term uint64, kind wal.Kind, item *Item, size int,
 ) ([]byte, lsn.Position) {

@@ -33,8 +33,8 @@ type sender struct {
 	s *session
 	p *Primary
 	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold is created before the logs are
-	// matched, because checkpoints continue, and registration releases the snapshot that the standby installed. When
-	// the session ends, the ownership of hold passes to Primary.retain.
+	// matched, because a checkpoint could then delete the log, and because registration releases the snapshot that the
+	// standby installed. When the session ends, the ownership of hold passes to Primary.retain.
 	hold *wal.Hold
 
 	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
@@ -111,7 +111,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	// While the disk is stalled, nothing is sent and a notice would always be due.
+	// While the disk is stalled, nothing is sent, so a notice would always be due.
 	if notice := sd.noticeDeadline(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
@@ -127,10 +127,10 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one, so that an idle
-// standby applies committed records before the next heartbeat. A busy standby receives the LSN with the next batch.
-// The zero time means that no poll is necessary, since advance wakes the sender. advance wakes it only while the
-// sender does not poll, because a wakeup per transaction costs more than polling.
+// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one, so that an idle standby
+// applies committed records before the next heartbeat. A busy standby receives the LSN with the next batch. The zero
+// time means that no poll is necessary, because advance wakes a sender that does not poll. It does not wake a
+// polling sender, because a wakeup per transaction costs more than polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()

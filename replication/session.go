@@ -45,7 +45,7 @@ type session struct {
 	err     error // set before done is closed
 }
 
-// end ends the session with err; the first call wins.
+// end ends the session with err; only the first call has an effect.
 func (s *session) end(err error) {
 	s.endOnce.Do(func() {
 		s.err = err
@@ -59,7 +59,7 @@ func (s *session) announce() {
 	signal(s.wake)
 }
 
-// enter registers a call, for which Stop waits. It returns false after the role has ended.
+// enter registers a call, so that Stop waits for it. It returns false after the role has ended.
 func (p *Primary) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -266,7 +266,7 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	return err
 }
 
-// refuseSecond refuses s while another node is the connected standby, since the two nodes would keep ending each
+// refuseSecond refuses s while another node is the connected standby. Otherwise the two nodes would keep ending each
 // other's sessions. As an exception, a required standby replaces a node that is not required. A second process of a
 // required node is also refused. mu is held.
 func (p *Primary) refuseSecond(s *session) error {

@@ -62,7 +62,7 @@ func (h *hold) wait(ctx context.Context, items []Item, stopped <-chan struct{}) 
 	}
 }
 
-// CommitSite is Commit for a change of the role of this site.
+// CommitSite is like Commit, for a change of the role of this site.
 func (p *Primary) CommitSite(ctx context.Context, payload []byte) (*txn.Result, error) {
 	return p.commitItem(ctx, Item{Payload: payload, Site: true})
 }

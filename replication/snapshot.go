@@ -75,8 +75,8 @@ func (ss *snapshotService) end(t *transfer) {
 	close(t.ended)
 }
 
-// takeUpTo removes and returns the kept snapshot. It returns nil if no snapshot is kept, or if it is newer than LSN
-// n. mu is held.
+// takeUpTo removes and returns the retained snapshot. It returns nil if no snapshot is retained, or if the retained
+// one is newer than LSN n. mu is held.
 func (ss *snapshotService) takeUpTo(n uint64) *store.Snapshot {
 	snap := ss.kept
 	if snap == nil || snap.Header.Position.LSN > n {

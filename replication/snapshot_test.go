@@ -160,7 +160,8 @@ func (n *node) slowCommits() {
 	})
 }
 
-// stalledStream is a connection on which the standby receives nothing until released. It sends the positions in acks.
+// stalledStream is the stream of a standby that receives a message only when the test reads sent. It acknowledges
+// the positions from acks.
 type stalledStream struct {
 	hello *replication.StandbyMessage
 	sent  chan *replication.ActiveMessage
@@ -173,7 +174,8 @@ func longAckTimeouts(n *node) {
 	n.tuning.StandbyTimeout, n.tuning.AckTimeout = time.Hour, time.Hour
 }
 
-// stall connects as a standby that has everything up to a position and receives nothing until released.
+// stall connects as a standby that has everything up to a position and receives messages only when the test reads
+// them. cut ends the connection and returns the result of Replicate.
 func (n *node) stall(has lsn.Position, member replication.Member) (s *stalledStream, cut func() error) {
 	ctx, cancel := context.WithCancel(n.w.t.Context())
 	s = &stalledStream{

@@ -30,7 +30,7 @@ const (
 	repairSlackBytes = 2 << 20
 )
 
-// ErrHistory is returned if a common history of both nodes cannot be proven: a sequence may identify different
+// ErrHistory is returned if a common history of both nodes cannot be proven. A sequence may then identify different
 // messages.
 var ErrHistory = errors.New("other node has a different history, or its log is too short to compare")
 

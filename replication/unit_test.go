@@ -315,7 +315,8 @@ func testAppliersFailureLeavesOutcomesUnknown(t *testing.T) {
 	require.Eventually(t, ends(2), time.Minute, time.Millisecond, "it is still logged")
 }
 
-// A standby rejects an active below its fence, and persists a higher one before obeying it (INV-1).
+// A standby rejects an active below its fence, and persists a higher fence before it accepts messages with that
+// fence (INV-1).
 func TestAdmit(t *testing.T) {
 	fs := memfs.New()
 	s, err := store.Open(store.Options{FS: fs, Dir: "/s", BootID: "boot"})
@@ -367,7 +368,7 @@ func testStandbyAppliesCommittedRecords(t *testing.T) {
 }
 
 // The handshake of a store that may have lost records has no log end, so that the peer does not hand over the role
-// because of it (INV-6).
+// to that node (INV-6).
 func TestHandshakeOmitsLogEndAfterPossibleLoss(t *testing.T) {
 	synctest.Test(t, testHandshakeOmitsLogEndAfterPossibleLoss)
 }

@@ -26,7 +26,7 @@ type window struct {
 	mu      sync.Mutex // guards all below
 	batches []sent     // oldest first
 	bytes   int
-	// progress is the time of the last ack, or of the first batch of an empty window.
+	// progress is the time of the last ack, or of the first batch added to an empty window.
 	progress time.Time
 	// full is set while the sender waits for an ack.
 	full bool

@@ -19,7 +19,7 @@ func (r *ranges) add(sequence uint64) {
 	*r = append(*r, &pb.SequenceRange{First: sequence, Last: sequence})
 }
 
-// rangesOf sorts sequences, and returns them as ranges.
+// rangesOf sorts sequences in place, and returns them as ranges.
 func rangesOf(sequences []uint64) (r ranges) {
 	slices.Sort(sequences)
 	for _, s := range sequences {

@@ -45,8 +45,9 @@ func (c *conn) attached(l *session.Link) {
 // not delay other clients.
 const maxCreating = 32
 
-// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If the
-// node is not active, it closes the connection, since clients report a refused link to the application. mu is held.
+// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If
+// the node is not active, it closes the connection, because clients report a refused link to the application. mu is
+// held.
 func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.creating++
 	c.run(func() {

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// attachSender attaches a link to send on, and waits until the node grants credit.
+// attachSender attaches a link on which the peer sends, and waits until the server grants credit.
 func (p *peer) attachSender(handle uint32, target wire.Target) {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Attach{
@@ -39,7 +39,7 @@ func transfers(handle, first uint32, n int, settled bool, state wire.DeliverySta
 	return b
 }
 
-// attachReceiver attaches a link to receive on, and grants credit.
+// attachReceiver attaches a link on which the peer receives, and grants credit.
 func (p *peer) attachReceiver(handle uint32, source *wire.Source, flow *wire.Flow) {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Attach{

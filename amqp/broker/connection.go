@@ -359,7 +359,8 @@ func (c *conn) write() {
 	}
 }
 
-// hangUp closes the write side: closing the connection could discard the last output. It returns false if unsupported.
+// hangUp closes only the write side, because closing the connection could discard the last output. It returns false
+// if the connection does not support this.
 func (c *conn) hangUp() bool {
 	half, ok := c.raw.(interface{ CloseWrite() error })
 	return ok && half.CloseWrite() == nil
@@ -451,7 +452,7 @@ func (c *conn) shutDown(reason *wire.Error) {
 	c.shutLocked(reason)
 }
 
-// shutLocked is shut with mu held.
+// shutLocked is like shut; mu is held.
 func (c *conn) shutLocked(reason *wire.Error) {
 	if c.leaving {
 		return

@@ -324,8 +324,8 @@ func (s *consumer) passOne(sequence uint64, payload []byte) bool {
 	return true
 }
 
-// rejected records rejects that wait for space in the dead-letter queue, and settles rejects with messages that were
-// moved. mu is held.
+// rejected records rejects that wait for space in the dead-letter queue, and settles the rejects of messages that
+// were moved. mu is held.
 func (s *consumer) rejected(waiting, moved []*pb.SequenceRange) {
 	if s.rejects == nil && len(waiting) > 0 {
 		s.rejects = make(map[uint64]settling)
@@ -358,8 +358,8 @@ func (s *consumer) pendingMove(w *settling, i uint32) bool {
 	return waits
 }
 
-// confirm settles the deliveries with outcomes that the confirmation with the given number makes durable. mu is
-// held.
+// confirm settles the deliveries that the confirmation with the given number covers, because their outcomes are
+// durable. mu is held.
 func (s *consumer) confirm(number uint64) {
 	s.confirmed = max(s.confirmed, number)
 	n := 0

@@ -60,7 +60,7 @@ type services interface {
 	pb.QueueServiceServer
 }
 
-// serveFor is serve with a given node.
+// serveFor is like serve, with a given node.
 func serveFor(
 	t *testing.T, n services, change func(*Options),
 ) (s *Server, logs *observer.ObservedLogs, stop func()) {
@@ -152,7 +152,7 @@ func (p *peer) write(b []byte) {
 	require.NoError(p.t, err)
 }
 
-// attach attaches a link to send on.
+// attach attaches a link on which the peer sends.
 func (p *peer) attach(handle uint32, queue string) {
 	p.t.Helper()
 	p.write(wire.AppendFrame(nil, 0, &wire.Attach{

@@ -21,7 +21,8 @@ func (s *consumer) beginDrain() {
 	s.c.room.Broadcast()
 }
 
-// drainBlocked ends a drain if too many messages are unsettled to send any, and reports whether it did. mu is held.
+// drainBlocked ends a drain if no message can be sent because too many messages are unsettled. It reports whether it
+// ended a drain. mu is held.
 func (s *consumer) drainBlocked() bool {
 	if s.drain == nil || !s.link.Blocked() {
 		return false

@@ -41,7 +41,7 @@ func TestCreditAboveMaxCredit(t *testing.T) {
 	})
 }
 
-// A drain is answered after the node has responded, not before.
+// A drain is answered only after the node has responded.
 func TestDrainWaitsForNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newStore()

@@ -10,8 +10,9 @@ import (
 )
 
 const (
-	// maxHeld is the maximum size of large messages, incomplete or being stored, of all connections. Above this limit,
-	// only one of the connections with large messages is read until its message is stored; then the next one is read.
+	// maxHeld is the maximum total size, over all connections, of large messages that are incomplete or being stored.
+	// Above this limit, only one of the connections with large messages is read until its message is stored; then the
+	// next one is read.
 	maxHeld = 128 << 20
 	// stallLimit is the time in which the connection that is read must send stallBytes while other connections wait.
 	stallLimit = 10 * time.Second

@@ -204,7 +204,7 @@ func understandsRedirect(peer *wire.Open) bool {
 }
 
 // successor waits for the address of the new active node, for at most closeLimit. On a replica it returns
-// immediately, because no node of it serves clients.
+// immediately, because no node of a replica serves clients.
 func (s *Server) successor() Role {
 	limit := time.NewTimer(closeLimit)
 	defer limit.Stop()

@@ -20,7 +20,8 @@ const (
 	// volatilePrefix is the prefix of the names of subscriptions that are deleted with their link or their last
 	// consumer.
 	volatilePrefix = "amqp-volatile."
-	// linkDelimiter separates the name of a subscription from a suffix in a link name, which distinguishes its links.
+	// linkDelimiter separates, in a link name, the name of a subscription from a suffix that distinguishes the links of
+	// the subscription.
 	linkDelimiter = "|"
 )
 

@@ -284,7 +284,7 @@ func (d *decoded) setInteger(key string, v int64) {
 	d.setTyped(key, &s.value)
 }
 
-// slot returns a slot, if possible of the single allocation for all properties.
+// slot returns a slot, if possible from the single allocation for all properties.
 func (d *decoded) slot() *slot {
 	if len(d.slots) == 0 {
 		return new(slot)

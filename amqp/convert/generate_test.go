@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// generator generates AMQP messages with all combinations of sections, types and encodings. It has its own encoder,
-// because other clients use other encodings than this package.
+// generator generates AMQP messages with all combinations of sections, types and encodings. It has a separate
+// encoder, because other clients use encodings that this package does not use.
 type generator struct{ *rand.Rand }
 
 func (g generator) one(of ...byte) byte { return of[g.IntN(len(of))] }

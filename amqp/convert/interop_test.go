@@ -108,7 +108,7 @@ func TestForwardedThroughNode(t *testing.T) {
 	for _, b := range sent {
 		left[string(b)]++
 	}
-	for range sent { // messages of one group are delivered in sequence, and others overtake them
+	for range sent { // messages of a group are delivered in sequence, possibly after other messages
 		left[string(convert.CutHeader(t, p.receive(wire.Accepted{})))]--
 	}
 	for b, n := range left {

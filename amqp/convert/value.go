@@ -102,8 +102,8 @@ func width(code byte) (fixed, sized, counted int) {
 
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort skips a value of fixed length or a short ASCII string, as most values are. It returns false for all
-// other values, and for malformed ones.
+// skipShort skips a value of fixed length or a short ASCII string; most values have one of these forms. It returns
+// false for all other values, and for malformed ones.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false

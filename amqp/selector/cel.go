@@ -97,7 +97,7 @@ func identifierOf(n name) string {
 	return "properties[" + strconv.Quote(n.text) + "]"
 }
 
-// strictly is identifierOf, except that the result for a null header is a CEL error.
+// strictly is like identifierOf, except that the result for a null header is a CEL error.
 func strictly(n name) string {
 	if kindOf(n) != header {
 		return identifierOf(n)

@@ -130,7 +130,8 @@ func TestMemoryOfLargeMessage(t *testing.T) {
 	require.Less(t, allocated, uint64(2*sizeBytes+(4<<20)), "%d MiB", allocated>>20)
 }
 
-// BenchmarkReceive and BenchmarkSend measure the time of the operations of the two tests of allocations.
+// BenchmarkReceive and BenchmarkSend measure the time of the operations for which TestAllocationsOfReceived and
+// TestAllocationsOfSent count allocations.
 func BenchmarkReceive(b *testing.B) {
 	p := opened(b, Options{}).manual()
 	p.sender("in", 0).Window(1000)

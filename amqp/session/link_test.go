@@ -153,7 +153,7 @@ func TestLinkErrors(t *testing.T) {
 	}
 }
 
-// The response to a detach has the same closed flag.
+// The response to a detach has the closed flag of that detach.
 func TestDetach(t *testing.T) {
 	for _, closed := range []bool{false, true} {
 		p := opened(t, Options{})
@@ -345,8 +345,8 @@ func TestHandleMaxOfPeer(t *testing.T) {
 	p.requireEnded(ResourceLimitExceeded)
 }
 
-// A link that is attached again under its name replaces the first one, even in another session. The two ends of one
-// name do not conflict (2.6.1).
+// A link that is attached again under its name replaces the first one, even in another session. A sender and a
+// receiver with the same name do not conflict (2.6.1).
 func TestLinkStolen(t *testing.T) {
 	p := opened(t, Options{})
 	p.send(1, begin())

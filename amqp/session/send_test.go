@@ -36,7 +36,7 @@ func sendAll(t *testing.T, l *Link, from, to int) {
 	}
 }
 
-// A message is sent within the credit, otherwise it waits. Its outcome is reported with its Ref.
+// A message is sent if the link has credit; otherwise it waits. Its outcome is reported with its Ref.
 func TestSend(t *testing.T) {
 	p := opened(t, Options{}).manual()
 	l := p.receiver("a", 3)

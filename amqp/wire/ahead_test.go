@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Data of a busy peer is read in large reads; later, when little data arrives, in small reads again.
+// The Reader uses large reads while much data arrives, and small reads again when little data arrives.
 func TestReadAhead(t *testing.T) {
 	var stream []byte
 	for range 100 {

@@ -240,7 +240,7 @@ func decimalConstructor(d Decimal) byte {
 	}
 }
 
-// appendRaw appends a value without its constructor, which is constructorOf its type.
+// appendRaw appends a value without its constructor. ctor is the result of constructorOf(v).
 func appendRaw(b []byte, ctor byte, v any) []byte { //nolint:cyclop // one line for each type
 	switch v := v.(type) {
 	case nil:

@@ -53,7 +53,7 @@ func values() []any {
 	}
 }
 
-// Values are decoded to the encoded value.
+// A decoded value equals the value that was encoded.
 func TestValues(t *testing.T) {
 	for _, v := range values() {
 		b := wire.AppendValue([]byte("before"), v)
@@ -441,7 +441,7 @@ func encode(f *wire.Frame) []byte {
 	return wire.AppendFrame(nil, f.Channel, f.Body, f.Payload)
 }
 
-// FuzzValue is FuzzFrame for values.
+// FuzzValue is like FuzzFrame, for values.
 func FuzzValue(f *testing.F) {
 	for _, v := range values() {
 		f.Add(wire.AppendValue(nil, v))

@@ -255,8 +255,8 @@ func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings is [Client.ChangeRunningSettings] on this node. min-in-sync can be changed on any node, even
-// while none is active.
+// ChangeRunningSettings is like [Client.ChangeRunningSettings], but changes the settings on this node. min-in-sync
+// can be changed on any node, even while none is active.
 func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
 	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
 	return resp.GetSettings(), err

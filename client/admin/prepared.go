@@ -45,7 +45,7 @@ func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decid
 		pb.QueueServiceClient.CommitPrepared)
 }
 
-// HeuristicRollbackPrepared is [Client.HeuristicCommitPrepared] for a rollback.
+// HeuristicRollbackPrepared is like [Client.HeuristicCommitPrepared], but rolls back the transaction.
 func (c *Client) HeuristicRollbackPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "roll back the prepared transaction "+xid,
 		&pb.RollbackPreparedRequest{Xid: xid, Heuristic: true}, pb.QueueServiceClient.RollbackPrepared)

@@ -89,7 +89,7 @@ type Queue struct {
 	Subscriptions []Subscription
 	// Delayed is the number of messages that are not yet deliverable to any subscription.
 	Delayed uint64
-	// Dropped is the number of messages, per subscription, that were dropped at the delivery limit or rejected without a
+	// Dropped counts, once per subscription, the messages that were dropped at the delivery limit or rejected without a
 	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
 	// counted since the creation of the queue.
 	Dropped, Expired uint64
@@ -362,7 +362,7 @@ func read[Req, Resp any](
 	return call(ctx, c.conns.Read, op, req, queues, method)
 }
 
-// repeat is read for a request that changes state and may be executed more than once.
+// repeat is like read, for a request that changes state and may be executed more than once.
 func repeat[Req, Resp any](
 	ctx context.Context, c *Client, op string, req *Req,
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),

@@ -31,12 +31,12 @@ type CallAs = func(context.Context, *grpc.ClientConn, *pb.Producer) error
 type Conns interface {
 	// Read sends a read-only request to the active node until it responds.
 	Read(ctx context.Context, op string, call Call) error
-	// Repeat is Read for a request that changes state and may be executed more than once.
+	// Repeat is like Read, for a request that changes state and may be executed more than once.
 	Repeat(ctx context.Context, op string, call Call) error
-	// Once is Repeat for a request that must not be executed twice. An attempt without a response is not retried.
+	// Once is like Repeat, for a request that must not be executed twice. An attempt without a response is not retried.
 	Once(ctx context.Context, op string, call Call) error
-	// Change is Repeat for a request that is executed at most once under the identity id, or under a new identity if id is
-	// nil.
+	// Change is like Repeat, for a request that is executed at most once under the identity id, or under a new identity
+	// if id is nil.
 	Change(ctx context.Context, op string, id Identity, call CallAs) error
 	NewIdentity() Identity
 	Active(ctx context.Context, op string) (Node, error)
@@ -57,7 +57,7 @@ type Node interface {
 	Conn() *grpc.ClientConn
 	// Error converts a gRPC error into a client.Error.
 	Error(ctx context.Context, err error) error
-	// OnceError is Error for a request that must not be executed twice. Without a response, the error also wraps
+	// OnceError is like Error, for a request that must not be executed twice. Without a response, the error also wraps
 	// client.ErrOutcomeUnknown.
 	OnceError(ctx context.Context, err error) error
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nodes with TLS: a pair with a witness that requires client certificates, and a node that does not."""
+"""Nodes with TLS: a pair with a witness that requires client certificates, and a node that requires none."""
 
 from __future__ import annotations
 

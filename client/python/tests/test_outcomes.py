@@ -19,7 +19,7 @@ async def outcomes(client: Client, queue: str, bodies: list[bytes]) -> list[Rece
 
 
 async def test_publishes_have_separate_outcomes(client: Client) -> None:
-    """A full queue accepts messages up to its limit, in order; a ring accepts all and keeps the newest."""
+    """A full queue accepts messages up to its limit, in order; with drop-head, it accepts all and keeps the newest."""
     await client.admin.create_queue("five", QueueConfig(max_messages=5))
     got = await outcomes(client, "five", [b"%d" % i for i in range(8)])
     assert [isinstance(r, Receipt) for r in got] == [True] * 5 + [False] * 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TLS with a pair that requires client certificates and with a node that does not, and errors of misconfiguration."""
+"""TLS with a pair that requires client certificates and with a node that requires none, and misconfiguration."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ async def test_unusable_files(nodes: tuple[SecureNodes, SecureNodes], tmp_path: 
 
 
 async def test_tls_over_slow_connection(nodes: tuple[SecureNodes, SecureNodes]) -> None:
-    """A TLS handshake needs several round trips, of 200 ms each here."""
+    """A TLS handshake succeeds although each of its round trips takes 200 ms."""
     host, port = nodes[1].addresses[0].split(":")
 
     async def copy(source: asyncio.StreamReader, to: asyncio.StreamWriter) -> None:

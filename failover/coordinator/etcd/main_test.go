@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestMain runs the tests in parallel: they wait for leases and timeouts, and use little CPU.
+// TestMain permits four parallel tests, because the tests wait for leases and timeouts, and use little CPU.
 func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", "4"); err != nil {
 		panic(err)

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/coordtest"
 )
 
-// image stops etcd, copies its disk, and restarts it.
+// image stops etcd, copies its data directory, restarts it, and returns the copy.
 func (s *server) image(t *testing.T) string {
 	t.Helper()
 	address := s.etcd.Address()
@@ -28,7 +28,7 @@ func (s *server) image(t *testing.T) string {
 	return dir
 }
 
-// rollBack stops etcd, restores its disk, and restarts it.
+// rollBack stops etcd, restores its data directory from an image, and restarts it.
 func (s *server) rollBack(t *testing.T, image string) {
 	t.Helper()
 	address := s.etcd.Address()

@@ -140,7 +140,7 @@ func (s *Server) notify() {
 	}
 }
 
-// lives returns the newest process of each node, and all announcements. s.mu is held.
+// lives returns the newest announced process of each node, and all announcements. s.mu is held.
 func (s *Server) lives() ([]failover.Live, []dupdetect.Entry) {
 	newest := make(map[uuid.UUID]lease, len(s.live))
 	all := make([]dupdetect.Entry, 0, len(s.live))

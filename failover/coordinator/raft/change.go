@@ -125,8 +125,8 @@ func (v *Voter) remove(ctx context.Context, l *leadership, c change, incoming st
 	return nil
 }
 
-// awaitRemainingQuorum checks that a majority would remain after the removal of a voter. It considers only
-// responses to messages sent after the call: if a voter that has just stopped counted, the removal would not be
+// awaitRemainingQuorum checks that a majority would remain after the removal of a voter. It considers only responses
+// to messages sent after the call: if a voter that has just stopped were counted, the removal would not be
 // committed, and no leader would remain.
 func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without string, replaced bool) error {
 	rest := 0
@@ -149,7 +149,7 @@ func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without
 }
 
 // rejection returns the kind of error for a change that was rejected after a timeout: errNotLeader if ctx has ended,
-// because the leader may have changed.
+// because the leader may have changed; otherwise ErrMembership.
 func rejection(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errNotLeader
@@ -157,8 +157,8 @@ func rejection(ctx context.Context) error {
 	return ErrMembership
 }
 
-// retry calls try until try returns false, or ctx ends. It returns the last error, but prefers an earlier one to
-// that of a try that ctx canceled.
+// retry calls try until it returns again as false, or ctx ends, and returns the last error. The error of a try
+// during which ctx ended does not replace an earlier error.
 func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {

@@ -217,7 +217,7 @@ func simulate(t *testing.T, test func(*testing.T)) {
 	synctest.Test(t, test)
 }
 
-// latency of the simulated network.
+// latency is the delay of each message on the simulated network.
 const latency = time.Millisecond
 
 // newCluster returns a cluster on a simulated network, without running voters.

@@ -147,7 +147,8 @@ func (s liveness) without(l failover.Live) liveness {
 	return s
 }
 
-// lives returns the nodes, sorted by ID. If two processes share an ID, it returns the one announced last.
+// lives returns the announced nodes, sorted by ID. If two processes share a node ID, the result contains the process
+// announced last.
 func (s liveness) lives() []failover.Live {
 	newest := make(map[uuid.UUID]announced, len(s.processes))
 	for _, r := range s.processes {
@@ -244,9 +245,9 @@ func (v *Voter) wait(ctx context.Context, f hraft.Future) error {
 	}
 }
 
-// endWith makes f.Error return hraft.ErrRaftShutdown when ended is closed, if f has no result until then. It must be
-// called before f.Error. At its shutdown, the library does not answer queued requests and committed entries that it has
-// not applied, and it sets this exported field only in its own futures.
+// endWith makes f.Error return hraft.ErrRaftShutdown when ended is closed, if f has no result by then. It must be
+// called before f.Error. At its shutdown, the library does not complete the futures of queued requests and of
+// committed entries that it has not applied, and it sets this exported field only in its own futures.
 func endWith(f hraft.Future, ended chan struct{}) {
 	v := reflect.ValueOf(f)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {

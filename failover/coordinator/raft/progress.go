@@ -281,7 +281,7 @@ func (s *progressStore) led(term uint64, id string) error {
 	return s.sync()
 }
 
-// flush writes changes of low urgency, at most once per flushInterval, and deletes former members.
+// flush writes pending changes, at most once per flushInterval, and deletes the progress of former members.
 func (s *progressStore) flush(members []hraft.Server) error {
 	s.mu.Lock()
 	if s.changes == s.stored || time.Since(s.written) < flushInterval {

@@ -251,8 +251,8 @@ func (s *slowStart) Write(p []byte) (int, error) {
 	return s.Conn.Write(p)
 }
 
-// A handshake takes longer than the timeout of a request. A leader is elected, and after its failure another
-// leader.
+// A leader is elected, and another one after its failure, although a handshake takes longer than the timeout of a
+// request.
 func TestSlowHandshake(t *testing.T) { simulate(t, testSlowHandshake) }
 
 func testSlowHandshake(t *testing.T) {

@@ -110,7 +110,7 @@ class Request:
 
     @contextlib.contextmanager
     def _made(self, caller: Caller, op: str, method: str, raw: bytes) -> Iterator[None]:
-        """Allow one call under this identity, if possible; raw is the content of the call."""
+        """Permit one call under this identity, or raise InvalidRequest; raw is the encoded request."""
         if self._done or self._busy:
             state = "was already executed" if self._done else "is in progress"
             raise errors.InvalidRequest(f"{op}: the Request {state}: use a new Request for each call")
@@ -172,7 +172,7 @@ class Caller:
     def unary(
         self, channel: grpc.aio.Channel, method: str, request: Message, response: type[Resp], metadata: _rpc.Metadata
     ) -> Awaitable[Resp]:
-        """Execute one attempt of a unary call. It is traced if the client has a tracer, except GetStatus polls."""
+        """Execute one attempt of a unary call. If the client has a tracer, all calls except GetStatus are traced."""
         if self.tracer is None or method == _rpc.GET_STATUS:
             return _rpc.unary(channel, method, request, response, metadata)
         return _traced(self.tracer, channel, method, request, response, metadata)

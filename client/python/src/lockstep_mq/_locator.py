@@ -234,7 +234,7 @@ class Locator:
         return delivered, fresh, f
 
     async def _poll_when_asked(self, node: Node) -> None:
-        """Request the status when triggered, often while a call waits for the active, periodically during attempts."""
+        """Request the status when triggered, and periodically while calls wait or attempts are in progress."""
         while not self.closed:
             searching = self.target is None and self._waiters > 0
             timeout = _options.RETRY_MAX if searching else self._options.probe_interval

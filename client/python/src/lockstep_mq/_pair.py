@@ -95,7 +95,7 @@ class Pairs:
 
 
 def _outside(r: Report, reports: Sequence[Report]) -> bool:
-    """Return whether a node has no lineage, but another pair has: it is not yet part of a replica."""
+    """Return whether a node has no lineage, but another pair has: the node is not yet part of a replica."""
     return not r.site.lineage and any(o.site.lineage and (o.pair_id != r.pair_id or not r.pair_id) for o in reports)
 
 

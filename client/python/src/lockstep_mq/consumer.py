@@ -615,7 +615,7 @@ class Consumer:
         await asyncio.Event().wait()  # until the receiver has read the end of the stream
 
     def _reattach(self) -> queue_pb2.ConsumeRequest:
-        """Prepare a new stream: unconfirmed acks are retried; nacked messages are redelivered in any case."""
+        """Return the first request of a new stream. Unconfirmed acks are retried; nacked messages are redelivered."""
         self._generation += 1
         self._committed.clear()  # the new stream does not deliver them
         again = [sequence for batch in self._unconfirmed for sequence in batch.acks]

@@ -163,7 +163,7 @@ class HistoryPoint:
         acknowledged: Messages per second that all subscriptions have acknowledged.
         messages: Number of messages at the end of the interval.
         bytes: Size of these messages.
-        oldest_age: Age of the oldest unacknowledged message; None if there is none or its age is unknown.
+        oldest_age: Age of the oldest unacknowledged message; None if no such message exists or its age is unknown.
     """
 
     at: datetime
@@ -288,7 +288,7 @@ class SearchProgress:
     """The progress of a search with a filter.
 
     Attributes:
-        scanned: Number of messages read so far.
+        scanned: Number of messages that were already read.
         unevaluated: Number of scanned messages that were treated as not matching because of a limit: the cost limit of
             the filter, or a limit for JSON bodies.
         start: First sequence of the remaining range.
@@ -319,7 +319,7 @@ class Moved:
 
     Attributes:
         moved: Number of messages moved by the attempt that received a response.
-        skipped: Number of messages that were not moved. They were acknowledged, held by a prepared transaction,
+        skipped: Number of messages that were not moved. They were acknowledged, reserved by a prepared transaction,
             corrupt, or moved by an attempt without a response. Without a target, skipped includes messages that are
             not dead letters.
     """

@@ -47,8 +47,8 @@ type Server struct {
 	stop    context.CancelFunc // ends the streams of all clients
 }
 
-// Start starts an etcd server, and waits until it is ready, at most 30 s or until ctx ends. The server runs until
-// Close. If Start returns an error, no server is running.
+// Start starts an etcd server, and waits until it is ready, for at most 30 s or until ctx ends. The server runs
+// until Close. If Start returns an error, no server is running.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	if o.Dir == "" {
 		return nil, errors.New("embedded etcd: no data directory")
