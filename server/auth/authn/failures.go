@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// logInterval is the minimum interval between log lines about failures. Further failures in it are logged in one
-	// line.
+	// logInterval is the minimum interval between log lines about failures. All failures in an interval are logged in
+	// one line.
 	logInterval = 10 * time.Second
 	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100

@@ -26,7 +26,7 @@ import (
 const (
 	// watchInterval is the interval at which a primary requests the state of the other site. resolveInterval is the
 	// interval at which a stopped primary requests it.
-	watchInterval = 2 * time.Second
+	watchInterval   = 2 * time.Second
 	resolveInterval = 250 * time.Millisecond
 	retryMin        = 50 * time.Millisecond
 	retryMax        = 2 * time.Second
