@@ -33,7 +33,7 @@ type Consumer struct {
 	drain            draining
 	finishing        bool
 	left             bool
-	groups           int           // per lane: all deferred messages below this sequence were offered
+	groups           int           // number of message groups that the consumer owns
 	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to the consumer
 	// reportsPending is set by EnablePendingEvents. The next event reports pendingRejects and moved.
 	reportsPending        bool
