@@ -39,7 +39,7 @@ type session struct {
 	csrf        string
 	began       time.Time
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	used   time.Time
 	notice string // shown on the next page
 }
@@ -73,7 +73,7 @@ func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]by
 type sessions struct {
 	now func() time.Time
 
-	mu  sync.Mutex // guards all below
+	mu  sync.Mutex // guards the fields below
 	all map[[sha256.Size]byte]*session
 }
 

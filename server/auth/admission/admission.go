@@ -109,7 +109,7 @@ type Listener struct {
 	refusals    bucket // used only by the goroutine in Accept
 	unprocessed unprocessed
 
-	mu        sync.Mutex // guards all below
+	mu        sync.Mutex // guards the fields below
 	open      int
 	fresh     int              // number of new connections in conns
 	conns     map[uint64]*Conn // by number

@@ -41,7 +41,7 @@ type keys struct {
 
 	loading chan struct{} // capacity 1: held while the keys are read or fetched
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	set     []jose.JSONWebKey
 	version uint64 // incremented with each change of set
 	digest  [sha256.Size]byte

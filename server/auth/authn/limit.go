@@ -76,7 +76,7 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a.left = max(0, a.left-1)
 }
 
-// evict evicts one address as described for maxAddresses. mu is held.
+// evict evicts one address as described for maxAddresses. The caller must hold mu.
 func (l *limiter) evict(now time.Time) {
 	var evicted netip.Prefix
 	most, tries := -1.0, 0
