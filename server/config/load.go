@@ -70,8 +70,8 @@ func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, 
 	return l.config.Backup.S3, nil
 }
 
-// RegisterSiteFlags adds flags for the settings that LoadSite reads, except site.remote, wal.segment-bytes and those
-// of tls.
+// RegisterSiteFlags adds the flags of site.name, site.token-file, site.ca, data.dir and insecure, which LoadSite
+// reads.
 func RegisterSiteFlags(fs *pflag.FlagSet) {
 	for _, key := range []string{"data.dir", "site.name", "site.token-file", "site.ca", "insecure"} {
 		registerFlags(fs, key)

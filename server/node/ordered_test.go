@@ -70,7 +70,7 @@ func testListQueuesInOrder(t *testing.T) {
 	}
 }
 
-// Rates are computed from the changes between two calls. The age is that of the oldest message.
+// Rates are computed from the changes between two calls. The reported age is that of the oldest message.
 func TestQueueActivity(t *testing.T) { simulated(t, testQueueActivity) }
 
 func testQueueActivity(t *testing.T) {
@@ -143,7 +143,7 @@ func testConnections(t *testing.T) {
 
 	_, err = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: 99})
 	require.Equal(t, codes.NotFound, status.Code(err))
-	_, _ = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: got.GetId()}) // its own connection
+	_, _ = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: got.GetId()}) // closes its own connection
 	_, err = c.stream.Recv()
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Eventually(t, func() bool {

@@ -35,8 +35,8 @@ func (n *testNode) alterSubscription(
 	return resp.GetSubscription(), err
 }
 
-// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages)
-// and the redelivery delay of its queue. Fields that it does not set have the values of the queue. The policy
+// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages) and
+// the redelivery delay of its queue. Fields that the policy does not set have the values of the queue. The policy
 // survives a failover.
 func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
 

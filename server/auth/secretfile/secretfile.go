@@ -75,7 +75,7 @@ func (f *File) Contains(secret string) bool {
 	return found == 1
 }
 
-// Check reads the file if it has changed and the last check was at least checkInterval ago.
+// Check reads the file if the last read is at least checkInterval ago.
 func (f *File) Check() {
 	now := time.Now().UnixNano()
 	if now-f.checkedAt.Load() < int64(checkInterval) || !f.mu.TryLock() {

@@ -348,7 +348,7 @@ func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Ran
 	defer func() {
 		w.mu.Lock()
 		for sequence := range held {
-			w.out[w.group[sequence]] = 0 // it was in flight at this consumer until now
+			w.out[w.group[sequence]] = 0 // the message was in flight at this consumer until now
 		}
 		w.mu.Unlock()
 		c.Close()

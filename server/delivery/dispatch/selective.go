@@ -136,8 +136,8 @@ func (s *selective) mayRead(lane int) bool {
 	return s.empty>>lane&1 == 0
 }
 
-// skipBelow makes the next read skip the lanes below a lower lane that has requeued or deferred messages, so that
-// new messages do not overtake these.
+// skipBelow limits a read that starts at the given lane. It excludes the next lower lane that has requeued or
+// deferred messages, and all lanes below it, so that new messages do not overtake these messages.
 func (s *selective) skipBelow(lane int) {
 	if s.lanes == nil {
 		return

@@ -227,8 +227,8 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves the dead messages that fit to the dead-letter queue. If the outcome of an attempt is unknown, Move
-// tries again. A message that the first attempt has moved is acknowledged, so it is not moved again.
+// Move moves the dead messages that fit to the dead-letter queue. A message that an earlier attempt with an unknown
+// outcome has moved is acknowledged, so it is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {

@@ -158,8 +158,8 @@ func (m *Manager) Rewrite(
 const awaitPlanLimit = time.Second
 
 // awaitPlan waits until this standby has applied the entry of the plan or startup request with the given ID. The
-// standby applies nothing during the rewrite. Without the entry, it could not report which plan the rewrite belongs
-// to. A timeout is harmless.
+// standby applies nothing during the rewrite, so without the entry, it could not report the step. A timeout is
+// harmless.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
 		return

@@ -27,7 +27,7 @@ type Defaults struct {
 // before the first scan.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not yet done on all nodes.
+	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not done on all nodes.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string
 	BackupKeep                        int
