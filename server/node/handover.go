@@ -61,8 +61,8 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 }
 
-// drainWithoutSuccessor drains a stopping active that has no successor. It rejects new publishes and answers
-// those already accepted. After a store failure, it does nothing.
+// drainWithoutSuccessor drains a stopping active that has no successor. It rejects new publishes and answers the
+// publishes already accepted. After a store failure, it does nothing.
 func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {

@@ -95,7 +95,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	return nil
 }
 
-// use applies changed settings to those components of the node that have a copy of them.
+// use applies changed settings to the components of the node that have copies of the settings.
 func (n *node) use(c *config.Config) {
 	if n.setLogLevel != nil {
 		n.setLogLevel(c.Log.Level)

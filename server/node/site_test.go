@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// sitePort is the port of all nodes in tests of sites. It is fixed, because the other site must know it before
-// the nodes start.
+// sitePort is the port of all nodes in tests of sites. It is fixed, because the settings of the other site contain
+// it before the nodes start.
 const sitePort = 7420
 
 // siteNodes returns the settings of the nodes of a site. If only one name is given, the node is standalone.

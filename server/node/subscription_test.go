@@ -94,8 +94,8 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An altered filter applies to later publishes, also for attached consumers. Messages that did not match the
-// previous filter are not delivered later.
+// An altered filter applies to later publishes, including those to attached consumers. Messages that did not match
+// the previous filter are not delivered later.
 func TestAlterFilter(t *testing.T) { simulated(t, testAlterFilter) }
 
 func testAlterFilter(t *testing.T) {

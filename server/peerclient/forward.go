@@ -41,8 +41,8 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 		forwardScheme+base64.RawURLEncoding.EncodeToString(raw)), nil
 }
 
-// forwarded returns the caller on behalf of whom a node of the pair makes a call. It returns nil if the call is not
-// forwarded. Only a node that is identified by its certificate may forward calls.
+// forwarded returns the original caller of a call that a node of the pair has forwarded. It returns nil if the call
+// is not forwarded. Only a node that is identified by its certificate may forward calls.
 func (i *Authenticator) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {

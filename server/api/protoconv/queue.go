@@ -51,7 +51,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	return out
 }
 
-// PauseToProto converts a pause. It returns nil if p pauses nothing.
+// PauseToProto converts a pause. It returns nil if neither publishing nor delivery is paused.
 func PauseToProto(p txn.Pause) *pb.QueuePause {
 	if !p.Paused() {
 		return nil

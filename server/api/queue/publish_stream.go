@@ -174,8 +174,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit. In that case, the next request would have to wait
-// anyway, and would occupy memory. waitForRoom returns false if ctx ends first.
+// waitForRoom waits if one request has used the whole limit, until that request is answered. The next request would
+// have to wait anyway, and would occupy memory. waitForRoom returns false if ctx ends first.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {

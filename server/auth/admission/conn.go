@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is an admitted connection. A nil Conn represents the connection of a call over another transport; its
-// methods do nothing.
+// Conn is an admitted connection. A nil Conn represents a connection that no Listener has accepted. Methods of a nil
+// Conn do nothing.
 type Conn struct {
 	l      *Listener
 	source *source

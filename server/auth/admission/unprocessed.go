@@ -331,8 +331,8 @@ func (l *Listener) pauseExcess() {
 
 // connToClose returns the connection to close, or nil. It considers the connections with too much unprocessed data.
 // Among these, it selects the address with the most data, and then the connection with the most data. If awaited is
-// not nil, its request is growing. Then neither awaited nor the connections that wait for it are selected. While the
-// node itself is the bottleneck, no connection is selected.
+// not nil, its request is growing. In that case, neither awaited nor the connections that wait for it are selected.
+// While the node itself is the bottleneck, no connection is selected.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {

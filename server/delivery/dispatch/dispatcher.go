@@ -421,7 +421,7 @@ func (d *dispatcher) readAgain(
 }
 
 // redeliverRead redelivers messages. It skips the ranges in others, which were corrupt before and do not match the
-// filter. Messages that no consumer can accept now remain requeued, and so do those in left.
+// filter. Messages that no consumer can accept now, and the messages in left, remain requeued.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()

@@ -262,8 +262,8 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-// Lock does nothing: a bucket cannot be locked.
+// Lock does nothing, because a bucket cannot be locked.
 func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
-// Available returns math.MaxUint64: a bucket has no size limit.
+// Available returns math.MaxUint64, because a bucket has no size limit.
 func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

@@ -22,7 +22,7 @@ const (
 	keyRuns     = "maintenance/runs/"
 )
 
-// errUnchanged is returned by the function passed to change if there is nothing to commit.
+// errUnchanged is returned by the function passed to change if the entry must not be committed.
 var errUnchanged = errors.New("unchanged")
 
 // read decodes the entry with the given key, as applied on this node. ok is false if the entry does not exist.

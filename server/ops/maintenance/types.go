@@ -70,7 +70,7 @@ type Peers interface {
 	Report(ctx context.Context, address string, r Report) error
 }
 
-// Report contains the operations that a node has completed, for the active.
+// Report is sent to the active. It contains the operations that a node has completed.
 type Report struct {
 	Node uuid.UUID
 	// Recommended is the page size recommended by a scan, in bytes; 0 without a scan.

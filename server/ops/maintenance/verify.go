@@ -21,7 +21,7 @@ import (
 // waited for it.
 var ErrTooFast = errors.New("log grows too fast to compare both nodes")
 
-// ErrDiffer is returned if the contents of the two nodes differ, which must never happen.
+// ErrDiffer is returned if the contents of the two nodes differ, which indicates a defect or corruption.
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (

@@ -40,7 +40,7 @@ type Options struct {
 	Store   *store.Store
 	Manager *maintenance.Manager
 	Runner  *failover.Runner
-	// Use applies changed settings to those components of the node that have a copy of them.
+	// Use applies changed settings to the components of the node that have copies of the settings.
 	Use    func(*config.Config)
 	Logger *zap.Logger
 }
