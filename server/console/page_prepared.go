@@ -13,7 +13,7 @@ import (
 
 const preparedPerPage = 100
 
-// preparedPage shows the transactions that wait for the decision of their coordinator.
+// preparedPage returns the page that shows the transactions that wait for the decision of their coordinator.
 func preparedPage() Page {
 	return Page{
 		Path: "/prepared", Title: "Prepared transactions", Key: "x", Right: "operate", Template: "prepared", Live: true,

@@ -143,7 +143,7 @@ func testConnections(t *testing.T) {
 
 	_, err = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: 99})
 	require.Equal(t, codes.NotFound, status.Code(err))
-	_, _ = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: got.GetId()}) // closes its own connection
+	_, _ = connections.CloseConnection(t.Context(), &pb.CloseConnectionRequest{Id: got.GetId()}) // its own connection
 	_, err = c.stream.Recv()
 	require.Equal(t, codes.Unavailable, status.Code(err))
 	require.Eventually(t, func() bool {

@@ -179,7 +179,8 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve resolves all names and looks up the stored result of a retry (INV-10) in one atomic step.
+// resolve resolves all names and looks up the stored result of a retry (INV-10) in one atomic step. It returns nil
+// if there is no stored result.
 func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
 	names := make([]query.Target, len(ops))
 	for i := range ops {

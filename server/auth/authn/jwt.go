@@ -85,7 +85,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	return v.checkClaims(token, set.version)
 }
 
-// checkClaims checks the claims of a token with a valid signature.
+// checkClaims checks the claims of a token with a valid signature, and returns the identity that the token proves.
 func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {

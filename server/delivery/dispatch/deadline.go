@@ -357,7 +357,8 @@ func (c *Consumer) answered(a *Outcomes) {
 	}
 }
 
-// withoutSequences removes sequences from ranges. Both must be sorted, and each sequence must be in a range.
+// withoutSequences returns the ranges without the given sequences. Both arguments must be sorted, and each sequence
+// must be in a range.
 func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
 	for _, r := range ranges {
 		for len(sequences) > 0 && sequences[0] <= r.Last {

@@ -128,6 +128,7 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 }
 
 // moveBatch moves, in one transaction, the messages that are not in flight and that fit into the dead-letter queue.
+// It returns their number, and a *dispatch.FullError if some messages do not fit.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *query.Expiry, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {

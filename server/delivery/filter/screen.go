@@ -276,7 +276,7 @@ func (s *screen) holds(v, with *scalar) bool {
 
 func (v *scalar) number() bool { return v.kind == kindInteger || v.kind == kindDouble }
 
-// compare orders values of the same kind.
+// compare compares v with a value of the same kind. It returns a result like cmp.Compare.
 func (v *scalar) compare(with *scalar) int {
 	switch v.kind { //nolint:exhaustive // other kinds use n
 	case kindText:

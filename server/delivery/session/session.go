@@ -227,8 +227,9 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves the dead messages that fit to the dead-letter queue. A message that an earlier attempt with an unknown
-// outcome has moved is acknowledged, so it is not moved again.
+// Move moves the dead messages that fit to the dead-letter queue. If some do not fit, it returns their sequences and
+// a *dispatch.FullError. A message that an earlier attempt with an unknown outcome has moved is acknowledged, so it
+// is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {

@@ -34,7 +34,8 @@ const (
 	verifyHeld     = 10 * time.Second
 )
 
-// performVerify compares the digests of both nodes at a record that both nodes apply during the call.
+// performVerify compares the digests of both nodes at a record that both nodes apply during the call. It returns the
+// names of both nodes and a description of the result.
 func (m *Manager) performVerify(ctx context.Context) (node, detail string, err error) {
 	if m.node.Alone() {
 		return "", "", fmt.Errorf("%w: node is standalone, no other node to compare with", errSkip)

@@ -245,7 +245,8 @@ func (m *Manager) setHeard(st *pb.SiteState, err error) {
 	m.o.Changed()
 }
 
-// ask requests the state of the other site, and records the result.
+// ask requests the state of the other site, and records the result. It returns the address of the active node there,
+// and its state.
 func (m *Manager) ask(ctx context.Context) (string, *pb.SiteState, error) {
 	address, st, err := m.remote.find(ctx)
 	if ctx.Err() == nil {
@@ -254,7 +255,8 @@ func (m *Manager) ask(ctx context.Context) (string, *pb.SiteState, error) {
 	return address, st, err
 }
 
-// watch requests the state of the other site. If that site was promoted, watch stops this primary.
+// watch requests the state of the other site. If that site was promoted, watch stops this primary. It returns the
+// time until the next request.
 func (m *Manager) watch(ctx context.Context, primary *replication.Primary) time.Duration {
 	_, remote, err := m.ask(ctx)
 	st := m.o.Store.Site()

@@ -30,8 +30,8 @@ type retained struct {
 	timer  *time.Timer             // nil while a stream uses it
 }
 
-// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. The retention
-// for the previous snapshot ends.
+// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. The retention for
+// the previous snapshot ends. It returns the retained log.
 func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCauseFunc) *retained {
 	k := &retained{hold: hold, after: after, cancel: cancel}
 	r.mu.Lock()

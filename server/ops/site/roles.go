@@ -193,7 +193,7 @@ func (m *Manager) cancelOnce(ctx context.Context, st *queue.SiteState, end lsn.P
 }
 
 // resolve ends the stopped state of this primary. If the other site was promoted, this site becomes its replica.
-// Otherwise this site resumes as the primary.
+// Otherwise this site resumes as the primary. It returns the time until the next attempt.
 func (m *Manager) resolve(ctx context.Context, primary *replication.Primary) time.Duration {
 	if err := m.lockRole(ctx); err != nil {
 		return resolveInterval
