@@ -75,7 +75,8 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 	return m
 }
 
-// enter calls the auth interceptor and records the result in the connection of the call.
+// enter calls the auth interceptor and records the caller, or a failed authentication, in the connection of the
+// call. It also reports whether the call is audited.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
 	inner, audited, err := r.Interceptor.Begin(ctx, m.name)
 	switch {
@@ -104,7 +105,8 @@ func about(ctx context.Context) (client, tlsVersion string) {
 	return client, tlsVersion
 }
 
-// unary creates the handler of a unary method. It reuses the objects that each call needs, to avoid allocations.
+// unary creates the handler of a unary method. The handler reuses the objects that each call needs, to avoid
+// allocations.
 func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}
@@ -193,7 +195,7 @@ type checkedStream struct {
 	last     codec.Counted
 }
 
-// request returns the first request. It returns nil if the request is not kept or was not received yet.
+// request returns the first request. It returns nil if no request was received yet, or if requests are not kept.
 func (s *checkedStream) request() any {
 	if first := s.first.Load(); first != nil {
 		return *first

@@ -64,7 +64,7 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 		cancel()
 		select {
 		case err := <-done:
-			if err == nil && lost != nil { // the handler treats the end of its context like a client that has finished
+			if err == nil && lost != nil { // the handler treats the end of its context like the end of the client's requests
 				return apierror.ToStatus(reason)
 			}
 			return ended(reason, err)
@@ -74,9 +74,9 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 	}
 }
 
-// rights returns a check that fails when the caller has lost the right that the stream requires. lost is nil if
-// no right can be lost, or if the handler itself checks the right. A handler that determines its queue later adds
-// a check with access.EndUnless.
+// rights returns a check that fails when the caller has lost the right that the stream requires. lost is nil if no
+// right can be lost, or if the handler itself checks the right. A handler that determines its queue after its start
+// adds a check with access.EndUnless.
 func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)
 	if i == nil || i.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||
@@ -96,8 +96,8 @@ func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Cont
 	}
 }
 
-// ended returns the status of a stream for which the identity is no longer valid. The status contains the
-// progress that the handler has reported.
+// ended returns the status of a stream that RunStream ended for the given reason. The status contains the progress
+// in err, which the handler has returned.
 func ended(reason, err error) error {
 	if err == nil {
 		return nil // the client had already finished

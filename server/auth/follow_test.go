@@ -60,8 +60,8 @@ func streams(t *testing.T) (methods []string) {
 	return append(methods, "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")
 }
 
-// A stream ends when the rules revoke the right to it, regardless of the state of its handler. Other changes of
-// the rules have no effect on it.
+// A stream ends when the rules revoke the right that it requires, regardless of the state of its handler. Other
+// changes of the rules have no effect on the stream.
 func TestStreamEndsWithoutRight(t *testing.T) {
 	for _, method := range streams(t) {
 		for _, obedient := range []bool{true, false} {
@@ -75,7 +75,7 @@ func TestStreamEndsWithoutRight(t *testing.T) {
 				go func() {
 					ended <- g.RunStream(ctx, method, func(ctx context.Context) error {
 						if obedient {
-							<-ctx.Done() // like a handler that treats this as a disconnected client
+							<-ctx.Done() // like a handler that treats the end of ctx as a disconnected client
 							return nil
 						}
 						<-release

@@ -68,7 +68,7 @@ func TestBegin(t *testing.T) {
 	require.Equal(t, codes.Unauthenticated, status.Code(err))
 }
 
-// A nil Interceptor allows all calls.
+// A nil Interceptor permits all calls.
 func TestNilInterceptor(t *testing.T) {
 	var g *auth.Interceptor
 	ctx, audited, err := g.Begin(t.Context(), "anything")

@@ -143,8 +143,8 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// A setting is also accepted under its name in the last release, with a warning: in the file, the environment and
-// the flags. The precedence of sources does not depend on the name.
+// A setting is also accepted under its name in the last release, with a warning. This applies to the file, the
+// environment and the flags. The precedence of sources does not depend on the name.
 func TestRenamedSettings(t *testing.T) {
 	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
 	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},
@@ -557,7 +557,7 @@ func TestUnencryptedPorts(t *testing.T) {
 	}
 }
 
-// The ranges returned by Settings match Validate: the limits of a range are valid, and values beyond them are
+// The ranges returned by Settings match Validate. The limits of a range are valid, and values beyond the limits are
 // not.
 func TestRanges(t *testing.T) {
 	known := map[string]string{}
@@ -605,7 +605,7 @@ func TestDurationDays(t *testing.T) {
 	}
 }
 
-// LoadSite reads the settings for connections to the other site, and ignores others.
+// LoadSite reads the settings for connections to the other site, and ignores other settings.
 func TestLoadSite(t *testing.T) {
 	flags := pflag.NewFlagSet("x", pflag.ContinueOnError)
 	config.RegisterSiteFlags(flags)

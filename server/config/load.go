@@ -70,7 +70,8 @@ func LoadBackup(path string, environ []string, flags *pflag.FlagSet) (BackupS3, 
 	return l.config.Backup.S3, nil
 }
 
-// RegisterSiteFlags adds flags for the settings that LoadSite reads, except those for TLS.
+// RegisterSiteFlags adds the flags of site.name, site.token-file, site.ca, data.dir and insecure, which LoadSite
+// reads.
 func RegisterSiteFlags(fs *pflag.FlagSet) {
 	for _, key := range []string{"data.dir", "site.name", "site.token-file", "site.ca", "insecure"} {
 		registerFlags(fs, key)
@@ -110,10 +111,10 @@ func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
 // Load merges the defaults, the YAML file at path, the environment (in the format of os.Environ) and the flags.
-// Later sources take precedence. An empty path means no file, and nil flags mean no flags. Load returns
-// ErrInvalid for unknown keys, values that cannot be parsed, and inconsistent values. Former names of settings
-// cause only warnings. So do unknown LOCKSTEP_* variables that are not similar to a setting, because container
-// platforms define variables automatically.
+// Later sources take precedence. An empty path means no file, and nil flags mean no flags. Load returns ErrInvalid
+// for unknown keys, values that cannot be parsed, and inconsistent values. Former names of settings cause only
+// warnings. An unknown LOCKSTEP_* variable also causes only a warning unless it resembles a setting, because
+// container platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -238,8 +239,8 @@ func commandVariables() []string {
 }
 
 // unknownVariable handles an unknown variable with the prefix of settings. A probable typo is an error, like an
-// unknown key in the file. Other variables cause only a warning, because other programs may define them:
-// Kubernetes defines some for a service named lockstep.
+// unknown key in the file. Other variables cause only a warning, because other programs may define them. For
+// example, Kubernetes defines variables for a service named lockstep.
 func (y *layer) unknownVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {
@@ -283,7 +284,8 @@ func (l *loader) finish() (Config, error) {
 	return l.config, nil
 }
 
-// store stores the merged values of the settings that have a key with the given prefix in the Config.
+// store sets the fields of the Config with keys that begin with prefix to the merged values. It returns the values
+// that are invalid.
 func (l *loader) store(prefix string) (problems []string) {
 	for _, f := range l.fields {
 		raw, ok := l.values[f.key]
@@ -427,8 +429,8 @@ const formerUntil = "0.3.0"
 // removedGroup is a group of settings that was removed after release 0.1.0. It is ignored, and causes a warning.
 const removedGroup = "maintenance.autotune"
 
-// formerKeys returns the names that a setting had in the last release, which are accepted with a warning. Until
-// release 0.1.0, the message log and the process log shared one group of settings.
+// formerKeys returns the former names of a setting, which are accepted with a warning. Until release 0.1.0, the
+// message log and the process log shared one group of settings.
 func formerKeys(key string) []string {
 	switch key {
 	case "wal.keep-bytes":

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
-// Site configures the other site of a pair: a pair that replicates this one, or that this one replicates.
+// Site configures the other site of a pair. One of the two pairs replicates the other.
 type Site struct {
 	Name      string   `key:"name" usage:"name of this site: 1 to 64 letters, digits, - and _. Equal on both nodes, different at the other site; required with site.remote"`
 	Remote    []string `key:"remote" usage:"addresses of the nodes of the other site, host:port, comma-separated or a list; if empty, the pair has no other site"`
@@ -26,7 +26,7 @@ const maxSiteName = 64
 func (c *Config) SiteTLS() bool { return c.TLS.On() || c.Site.CA != "" }
 
 // SiteFiles returns the files for connections to the other site. The client certificate is that of the node. If
-// no CA is set and SiteTLS returns true, the system's CAs are used.
+// SiteTLS returns true and no CA is set, the system's CAs are used.
 func (c *Config) SiteFiles() tlsfiles.Files {
 	return tlsfiles.Files{CA: cmp.Or(c.Site.CA, c.TLS.CA), Cert: c.TLS.Cert, Key: c.TLS.Key}
 }
@@ -67,8 +67,8 @@ func validSiteName(name string) bool {
 	})
 }
 
-// checkSiteReach rejects connections to the other site that are not encrypted or not authenticated. It permits
-// them if Insecure is set or the other site is on this host.
+// checkSiteReach rejects connections to the other site that are not encrypted or not authenticated, unless Insecure
+// is set or the other site is on this host.
 func (c *Config) checkSiteReach(k *checker) {
 	if c.Insecure || !slices.ContainsFunc(c.Site.Remote, func(a string) bool { return !LocalOnly(a) }) {
 		return

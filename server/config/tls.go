@@ -49,8 +49,8 @@ func (t NodeTLS) Version() uint16 {
 	return tls.VersionTLS13
 }
 
-// ClientCertificates returns the policy for client certificates on the node's main listener. Even with the value
-// none, the other node presents a certificate and is authenticated by it.
+// ClientCertificates returns the policy for client certificates on the node's main listener. With ClientAuthNone, a
+// certificate is optional if a CA is set, because the other node authenticates with its certificate.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:
@@ -161,8 +161,8 @@ func (c *Config) Unencrypted() []Listener {
 	return list
 }
 
-// LocalOnly reports whether an address (host:port) is reachable only from this machine. Its host is localhost or
-// an IP address of the loopback network. Other names are not resolved.
+// LocalOnly reports whether an address (host:port) is reachable only from this machine. That is the case if its host
+// is localhost or a loopback IP address. Other names are not resolved.
 func LocalOnly(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	return err == nil && isLoopback(host)

@@ -25,8 +25,8 @@ func (c *checker) fail(key, format string, args ...any) {
 	c.problems = append(c.problems, problem{key: key, text: fmt.Sprintf(format, args...)})
 }
 
-// checkRange checks the value of a setting against its tag `range`. For a number, the tag is "LOW to HIGH", "0,
-// or LOW to HIGH" or "LOW to HIGH, a multiple of STEP". For a word, it is a list of words.
+// checkRange checks the value of a setting against its tag `range`. For a number, the tag is "LOW to HIGH", "0, or
+// LOW to HIGH" or "LOW to HIGH, a multiple of STEP". For a word, it is the list of valid words.
 func (f field) checkRange(k *checker) {
 	text, orZero := strings.CutPrefix(f.allowed, "0, or ")
 	text, step, _ := strings.Cut(text, ", a multiple of ")
@@ -88,7 +88,8 @@ func (c *checker) address(key, value string, anyPort bool) {
 	}
 }
 
-// Validate returns ErrInvalid with all problems, one per line. It returns nil if none exist.
+// Validate returns an error that wraps ErrInvalid and lists all problems, one per line. It returns nil if the
+// settings are valid.
 func (c *Config) Validate() error {
 	var lines []string
 	for _, p := range c.problems() {

@@ -21,7 +21,7 @@ type sizeUnit struct {
 	bytes  int64
 }
 
-// sizeUnits returns the units in an order in which the longest matching suffix comes first.
+// sizeUnits returns the units. If several suffixes match a text, the longest precedes the others.
 func sizeUnits() []sizeUnit {
 	return []sizeUnit{
 		{"kib", 1 << 10},

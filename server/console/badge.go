@@ -19,7 +19,7 @@ const badgeAge = time.Second
 type alarmCounts struct{ Critical, Warnings, Infos int }
 
 type badge struct {
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	at     time.Time
 	counts alarmCounts
 }

@@ -32,7 +32,7 @@ func (s Sessions) Use(id string, byUser bool) bool { return s.s.find(id, byUser)
 // Len returns the number of sessions.
 func (s Sessions) Len() int { return len(s.s.all) }
 
-// Limits of sessions.
+// Limits of sessions and event streams.
 const (
 	MaxSessions = maxSessions
 	SessionIdle = sessionIdle

@@ -108,7 +108,7 @@ func durationText(v any) string {
 	return "–"
 }
 
-// label is a word and the CSS class that colors it.
+// label is a word with the CSS class that sets its color.
 type label struct{ Word, Class string }
 
 func roleOf(r pb.Role) label {
@@ -147,7 +147,7 @@ func asJSON(v any) (string, error) {
 }
 
 // dialogLink returns the attributes of a link or button that opens the dialog of an action at address. query
-// contains names and values, alternately, for the query of the address.
+// contains alternating names and values for the query of the address.
 func dialogLink(address string, query ...string) (template.HTMLAttr, error) {
 	full, err := withQuery(address, query...)
 	if err != nil {

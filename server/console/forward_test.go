@@ -17,7 +17,7 @@ import (
 )
 
 // The pages of a standby work for sessions with a certificate and for sessions with a token, even if the nodes
-// require certificates. The calls have the rights of the session, not those of the node. The audit log of the
+// require certificates. Forwarded calls have the rights of the session, not those of the node. The audit log of the
 // active contains the principal of the session.
 func TestStandbyForwardsCalls(t *testing.T) { simulated(t, testStandbyForwardsCalls) }
 

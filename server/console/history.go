@@ -30,7 +30,7 @@ const (
 	recordedFor = 5 * time.Second
 )
 
-// period is a time range that charts can show. The shortest one has one live point per second since a browser
+// period is a time range that charts can show. The shortest period has one live point per second since a browser
 // opened the page, and recorded points before that. The other periods have only recorded points.
 type period struct {
 	Name, Title string
@@ -95,7 +95,7 @@ type point struct {
 
 // history contains the live points of the pair and of queues, and a cache of recorded points.
 type history struct {
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	queues map[string]*past
 }
 
@@ -143,8 +143,8 @@ func (h *history) makeRoom() {
 	delete(h.queues, oldest)
 }
 
-// points returns the points of a period that ends at the time of the last call of add. It requests recorded
-// points over the connection that active returns. If that fails, it omits them.
+// points returns the points of a period that ends at the time of the last call of add. It requests recorded points
+// over the connection that active returns. If the request fails, it omits recorded points.
 func (h *history) points(
 	ctx context.Context, key, queue string, p period, active func(context.Context) (grpc.ClientConnInterface, error),
 ) []point {
@@ -213,8 +213,8 @@ func fetch(
 	return points
 }
 
-// combined merges points into intervals of length step. It averages the rates, and uses the last of the other
-// values.
+// combined merges points into intervals of length step. It averages the rates. For the other values, it uses the
+// last point of each interval.
 func combined(points []point, step time.Duration) (out []point) {
 	for len(points) > 0 {
 		end := points[0].at.Add(step - 1).Truncate(step)

@@ -133,7 +133,7 @@ func testConnectionsWithoutRequestAreClosed(t *testing.T) {
 	}
 }
 
-// After repeated invalid tokens, an address receives status 429 with a Retry-After header.
+// After repeated invalid tokens, requests from the address are answered with status 429 and a Retry-After header.
 func TestTooManyWrongTokens(t *testing.T) { simulated(t, testTooManyWrongTokens) }
 
 func testTooManyWrongTokens(t *testing.T) {

@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// maxFormBytes limits the size of a request body: the largest test message and the other form fields.
+	// maxFormBytes limits the size of a request body. It is sufficient for the largest test message and the other form
+	// fields.
 	maxFormBytes = 2 << 20
 	// policy is the content security policy. It restricts a page to resources of this port, without inline scripts
 	// or styles.
@@ -163,8 +164,8 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 	})
 }
 
-// reloadPage responds to a link from another site with a page that requests the same address again. This is
-// necessary because browsers send the session cookie only with requests from pages of this port.
+// reloadPage responds to a request from a link of another site with a page that requests the same address again.
+// Browsers send the session cookie only with requests from pages of this port.
 func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+
@@ -193,8 +194,8 @@ func (s *Server) sessionOf(r *http.Request) *session {
 	return one
 }
 
-// certificateOf returns the SHA-256 of the verified client certificate of a request. It returns zero if there is
-// none.
+// certificateOf returns the SHA-256 of the verified client certificate of a request. It returns the zero value
+// without a certificate.
 func certificateOf(r *http.Request) [sha256.Size]byte {
 	if r.TLS == nil || len(r.TLS.VerifiedChains) == 0 || len(r.TLS.VerifiedChains[0]) == 0 {
 		return [sha256.Size]byte{}

@@ -33,7 +33,7 @@ type hub struct {
 	ctx    context.Context //nolint:containedctx // ends all topics
 	close  context.CancelFunc
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	topics map[topicKey]*topic
 	open   int // number of subscribers
 }
@@ -148,7 +148,7 @@ func writeEvent(b *bytes.Buffer, name string, html template.HTML) {
 	fmt.Fprintf(b, "event: %s\n", name)
 	for line := range bytes.Lines([]byte(html)) {
 		b.WriteString("data: ")
-		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // both characters would end a line
+		b.Write(bytes.ReplaceAll(bytes.TrimRight(line, "\n"), []byte("\r"), nil)) // both characters would end the data line
 		b.WriteByte('\n')
 	}
 	b.WriteByte('\n')
@@ -191,8 +191,8 @@ func (h *hub) made(p *Page, d any, err error) []byte {
 	return b.Bytes()
 }
 
-// send sends an event to all subscribers of a topic if it differs from the last event. It replaces an event that
-// a subscriber has not received yet.
+// send sends an event to all subscribers of a topic, unless the event equals the last one. If a subscriber has not
+// received the last event yet, the new event replaces it.
 func (h *hub) send(t *topic, event []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -96,7 +96,7 @@ func stateOf(n *nodeView) label {
 type rates struct{ Published, PublishedBytes, Delivered, Acknowledged, Transactions float64 }
 
 type samples struct {
-	mu  sync.Mutex // guards all below
+	mu  sync.Mutex // guards the fields below
 	all map[string]*sample
 }
 
@@ -115,7 +115,8 @@ const (
 	maxSamples  = 16
 )
 
-// rates samples the counters of a node and returns its rates. It returns nil for the first sample.
+// rates samples the counters of a node, at most once per sampleEvery, and returns its rates. It returns nil for the
+// first sample.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
 	if st.GetActivity() == nil {
 		return nil

@@ -27,7 +27,7 @@ type Page struct {
 	Title string // shown in the menu and in the heading
 	Key   string // keyboard shortcut, pressed after "g"
 	// Right is the right that the page requires: "any" (at least one right), "browse", "operate" or "audit". The
-	// services, not the console, check it. It is shown if the page is refused, and in docs/how-to/console.md.
+	// services check the right, not the console. Right is shown if the page is refused, and in docs/how-to/console.md.
 	Right string
 	// Template is the name of the page's file in templates, without ".html". The file defines "content", to which a
 	// *pageData is passed. If Live is set, it also defines "live", to which the result of Load is passed.
@@ -35,8 +35,8 @@ type Page struct {
 	// Live pages have a live part: "live" is rendered again at each interval while a browser shows the page, and the
 	// result replaces the content of the element with the ID "live".
 	Live bool
-	// Watch, if not nil, is called instead of Load for the live part. The rest of the page is not updated. An action
-	// reloads the page.
+	// Watch, if not nil, replaces Load for the live part. The rest of the page is not updated. An action reloads the
+	// page.
 	Watch func(ctx context.Context, v *View) (any, error)
 	// Every is the interval at which the live part is rendered; 0 means one second.
 	Every time.Duration
@@ -223,9 +223,9 @@ func (s *Server) refused(w http.ResponseWriter, r *http.Request, one *session, p
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// refusal converts an error to a failure. If the cause is a missing right, it adds that right. If the session is
-// no longer valid, it ends the session and redirects to the sign-in page. In that case, answered is true and the
-// response is complete.
+// refusal converts an error to a failure. If the cause is a missing right, the failure contains that right. If the
+// session is no longer valid, refusal ends the session and redirects to the sign-in page. In that case, answered is
+// true and the response is complete.
 func (s *Server) refusal(
 	w http.ResponseWriter, r *http.Request, one *session, right string, err error,
 ) (f failure, answered bool) {
@@ -242,7 +242,8 @@ func (s *Server) refusal(
 	return f, false
 }
 
-// showError renders a page that contains only the failure. For a request of a dialog, it renders a dialog.
+// showError renders a page that contains only the failure. If the request is for a dialog, it renders a dialog with
+// the failure.
 func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session, f failure) {
 	if r.Header.Get("Hx-Request") != "" {
 		w.Header().Set("Hx-Retarget", "#dialog")
@@ -255,8 +256,8 @@ func (s *Server) showError(w http.ResponseWriter, r *http.Request, one *session,
 	s.render(w, f.Code, "error", "page", d)
 }
 
-// dialog renders the dialog of an action. A request of the page's script receives only the dialog; another
-// request receives the whole page.
+// dialog renders the dialog of an action. A request from the page's script receives only the dialog. Other requests
+// receive the whole page.
 func (s *Server) dialog(w http.ResponseWriter, r *http.Request, one *session, p *Page, a *Action, f *failure) {
 	ctx, v, end := s.viewOf(r.Context(), r, one, r.PostForm, loadTimeout)
 	defer end()

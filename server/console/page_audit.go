@@ -45,7 +45,7 @@ func (*auditView) Result(r *pb.AuditRecord) label {
 	}
 }
 
-// Call splits the method of a record into parts. A line may break between them.
+// Call splits the method of a record into parts. The browser may break a line between the parts.
 func (*auditView) Call(r *pb.AuditRecord) []string {
 	return strings.SplitAfterN(strings.TrimPrefix(r.GetMethod(), "lockstep.v1."), "/", 2)
 }

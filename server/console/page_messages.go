@@ -39,7 +39,7 @@ const (
 	newestFirst = "newest" // value of the parameter "order"
 )
 
-// messagesPage shows the messages of a queue without consuming them.
+// messagesPage returns the page that shows the messages of a queue without consuming them.
 func messagesPage() Page {
 	return Page{
 		Path: "/messages", Title: "Messages", Right: "browse", Template: "messages", Live: true, Hidden: true,

@@ -52,8 +52,7 @@ type pairView struct {
 	Pair  *pb.PairStatus
 	Alone bool // the node is standalone
 	Nodes []*nodeView
-	// Active and Standby are the nodes with these roles in the cluster record. They are nil if there is no such
-	// node.
+	// Active and Standby are the nodes with these roles in the cluster record. Each is nil if no node has the role.
 	Active, Standby *nodeView
 	Link            link
 	Totals          *nodeView // node that provides the totals of the queues
@@ -75,7 +74,7 @@ type siteView struct {
 type link struct {
 	State   label
 	Lag     []string
-	ToFirst bool // the stream is received by the first node
+	ToFirst bool // the first node receives the stream
 }
 
 func loadPair(ctx context.Context, v *View) (*pairView, error) {
@@ -115,7 +114,7 @@ func loadPair(ctx context.Context, v *View) (*pairView, error) {
 	return d, nil
 }
 
-// site returns the role of the site that d.Totals reports: the active or, without one, this node.
+// site returns the site role that d.Totals reports. d.Totals is the active or, without an active, this node.
 func (v *View) site(ctx context.Context, d *pairView) *siteView {
 	info := d.Totals.Status.GetSite()
 	if info == nil {

@@ -13,7 +13,7 @@ import (
 
 const preparedPerPage = 100
 
-// preparedPage shows the transactions that wait for the decision of their coordinator.
+// preparedPage returns the page that shows the transactions that wait for the decision of their coordinator.
 func preparedPage() Page {
 	return Page{
 		Path: "/prepared", Title: "Prepared transactions", Key: "x", Right: "operate", Template: "prepared", Live: true,
@@ -61,7 +61,7 @@ func loadPrepared(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 	return d, nil
 }
 
-// mayDecide returns an error if the session may not list the transactions, because it may then not decide them
+// mayDecide returns an error if the session may not list the transactions. Such a session may not decide them
 // either.
 func mayDecide(ctx context.Context, _ *View, queues pb.QueueServiceClient) (any, error) {
 	return queues.ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})

@@ -52,8 +52,8 @@ type sitesView struct {
 	Link  link
 	// Replication is nil unless this site is a replica with an active that responds.
 	Replication *pb.SiteReplication
-	// Contact is the time since the last contact with the primary. Loss describes the loss of a promotion at this
-	// time.
+	// Contact is the time since the last contact with the primary. Loss describes the transactions that a promotion at
+	// this time would lose.
 	Contact    time.Duration
 	Loss       string
 	Lag        *chart
@@ -125,8 +125,8 @@ func loadSites(ctx context.Context, v *View) (*sitesView, error) {
 	return d, nil
 }
 
-// newSites combines the response of a node with info, which contains the addresses of the other site. info is nil
-// if the pair has no sites.
+// newSites creates the view from the response of a node and from info, which contains the addresses of the other
+// site. info is nil if the pair has no sites.
 func newSites(st *pb.GetSiteResponse, info *pb.SiteInfo) *sitesView {
 	here, there := newOneSite(st.GetSite()), newOneSite(st.GetRemote())
 	here.Own = true
@@ -170,7 +170,7 @@ func (d *sitesView) addReplication(st *pb.GetSiteResponse, r *pb.SiteReplication
 	d.Loss = loss.Text(func(t time.Time) string { return clockTime(t) })
 }
 
-// lagText returns the lag as three texts: in records, in bytes and in seconds.
+// lagText returns the lag in records, in bytes and in seconds, as text.
 func lagText(r *pb.SiteReplication) []string {
 	return []string{
 		formatNumber(r.GetLagRecords()) + " records", formatBytes(r.GetLagBytes()),
@@ -229,7 +229,7 @@ func siteCommands(here, there *oneSite) (list []siteCommand) {
 	}
 }
 
-// chart adds the chart of the lag since a browser opened the page, because the lag is not recorded.
+// chart adds a chart of the lag. The chart begins when a browser opened the page, because the lag is not recorded.
 func (d *sitesView) chart(ctx context.Context, v *View, h *history) {
 	r := d.Replication
 	if r == nil {

@@ -180,7 +180,7 @@ func (n *nodeView) UsedBytes() uint64 {
 
 func (n *nodeView) FreeBytes() uint64 { return n.FileBytes() - min(n.UsedBytes(), n.FileBytes()) }
 
-// OldFile returns the size of the page file that was kept after a rewrite. It returns 0 if none exists.
+// OldFile returns the size of the old page file that a rewrite retained. It returns 0 without such a file.
 func (n *nodeView) OldFile() uint64 {
 	for _, l := range n.Status.GetStore().GetUnusedFiles() {
 		if l.GetKind() == "old-page-file" {

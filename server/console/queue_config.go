@@ -42,8 +42,8 @@ func configOptions() (list []configOption) {
 	return list
 }
 
-// choices returns the names of the values of an enum. It omits the first value, which has the meaning of the
-// second.
+// choices returns the names of the values of an enum. It omits the first value, which has the same meaning as the
+// second value.
 func (o configOption) choices() (names []string) {
 	if o.field.Enum() == nil {
 		return nil
@@ -178,8 +178,8 @@ func parseBytes(text string) (uint64, error) {
 	return n * factor, err
 }
 
-// readConfig reads a configuration from a form into c. It reads fields that can be set only at creation if isNew
-// is set.
+// readConfig reads a configuration from a form into c. If isNew is set, it also reads the fields that can be set
+// only at creation.
 func readConfig(v *View, c *pb.QueueConfig, isNew bool) error {
 	r := formReader{v: v}
 	to := c.ProtoReflect()

@@ -21,8 +21,8 @@ func (b *browser) waitActive() {
 		5*time.Millisecond)
 }
 
-// On the pages, queues can be created, listed, searched, paged, configured, purged and deleted. Messages can be
-// published, shown, moved and deleted.
+// The pages can create, list, search, page, configure, purge and delete queues. They can publish, show, move and
+// delete messages.
 func TestQueuePages(t *testing.T) { simulated(t, testQueuePages) }
 
 func testQueuePages(t *testing.T) {
@@ -110,7 +110,7 @@ func testQueuePages(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, b.get("/queue?name=Prices%2Feu").code)
 }
 
-// On the pages, connections can be shown and closed, and prepared transactions can be shown and decided.
+// The pages show and close connections, and show and decide prepared transactions.
 func TestConnectionAndPreparedPages(t *testing.T) { simulated(t, testConnectionAndPreparedPages) }
 
 func testConnectionAndPreparedPages(t *testing.T) {

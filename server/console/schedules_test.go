@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// On the page, schedules can be shown, run, paused, resumed and deleted.
+// The page shows, runs, pauses, resumes and deletes schedules.
 func TestSchedulesPage(t *testing.T) { simulated(t, testSchedulesPage) }
 
 func testSchedulesPage(t *testing.T) {

@@ -14,14 +14,13 @@ import (
 
 const (
 	maxSessions = 1000
-	// A session ends sessionIdle after its last request by the user, and at the latest sessionLife after the
-	// sign-in.
+	// A session ends sessionIdle after the last request by its user, and at most sessionLife after the sign-in.
 	sessionIdle = 30 * time.Minute
 	sessionLife = 12 * time.Hour
 	idBytes     = 32
 	// sessionCookie contains the session ID. entryCookie contains the secret of the sign-in form. themeCookie, which
-	// the page sets, is "dark" or "light". Over TLS, the names of the first two have a prefix with which browsers
-	// accept them only from this host.
+	// the page sets, is "dark" or "light". Over TLS, the names of sessionCookie and entryCookie begin with
+	// securePrefix. Browsers accept such cookies only from this host.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
@@ -40,7 +39,7 @@ type session struct {
 	csrf        string
 	began       time.Time
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	used   time.Time
 	notice string // shown on the next page
 }
@@ -74,7 +73,7 @@ func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]by
 type sessions struct {
 	now func() time.Time
 
-	mu  sync.Mutex // guards all below
+	mu  sync.Mutex // guards the fields below
 	all map[[sha256.Size]byte]*session
 }
 
@@ -99,8 +98,8 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// remove makes room for a session if the limit is reached. It removes the sessions that have ended or,
-// without such sessions, the session that was not used for the longest time. mu is held.
+// remove makes room for a session if the limit is reached. It removes the sessions that have ended. Without such
+// sessions, it removes the session that was not used for the longest time. The caller must hold mu.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {
 		return
@@ -127,8 +126,8 @@ func (s *session) ended(now time.Time) (used time.Time, over bool) {
 	return s.used, now.Sub(s.used) >= sessionIdle || now.Sub(s.began) >= sessionLife
 }
 
-// find returns the session with the given ID, or nil. If the request was made by the user (byUser), it extends
-// the session. Automatic requests of a page do not.
+// find returns the session with the given ID, or nil. If the request was made by the user (byUser), find extends the
+// session. Automatic requests of a page do not extend it.
 func (s *sessions) find(id string, byUser bool) *session {
 	key, now := sha256.Sum256([]byte(id)), s.now()
 	s.mu.Lock()

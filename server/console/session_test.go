@@ -17,8 +17,8 @@ type clock struct{ at time.Time }
 
 func (c *clock) now() time.Time { return c.at }
 
-// A session expires SessionIdle after the last request that its user has made, and at the latest SessionLife
-// after the sign-in.
+// A session expires SessionIdle after the last request that its user has made, and at most SessionLife after the
+// sign-in.
 func TestSessionExpiry(t *testing.T) {
 	c := &clock{time.Unix(1_000_000, 0)}
 	s := console.NewSessions(c.now)

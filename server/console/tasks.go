@@ -27,7 +27,7 @@ type tasks struct {
 	ctx    context.Context //nolint:containedctx // ends all tasks
 	close  context.CancelFunc
 
-	mu   sync.Mutex // guards all below
+	mu   sync.Mutex // guards the fields below
 	all  []*task    // newest first
 	last int
 }
@@ -86,8 +86,8 @@ func (t *tasks) stop(id string) error {
 
 type operation func(ctx context.Context, v *View, report func(*pb.Progress)) (string, error)
 
-// begin starts a task. It first checks that the session has the operate right, which all tasks require, so that
-// the error is returned to the caller.
+// begin starts a task. All tasks require the operate right. begin checks it first, so that the caller receives the
+// error.
 func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it outlives ctx
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err
@@ -169,7 +169,8 @@ type progressed[R any] interface {
 	GetProgress() *pb.Progress
 }
 
-// result reads the responses of an operation until one contains its result, and reports the progress in them.
+// result reads the responses of an operation until a response contains the result. It passes the progress in each
+// response to report.
 func result[R any, P progressed[R], T any](
 	in interface{ Recv() (*R, error) }, report func(*pb.Progress), get func(P) *T,
 ) (*T, error) {

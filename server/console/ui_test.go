@@ -66,7 +66,7 @@ func testConfirmedActionsAreDisabled(t *testing.T) {
 	}
 }
 
-// Pages and menus do not contain actions and entries for which the session has no right.
+// Pages contain only actions, and menus only entries, for which the session has the right.
 func TestOnlyPermittedActionsAreOffered(t *testing.T) {
 	simulated(t, testOnlyPermittedActionsAreOffered)
 }
@@ -260,7 +260,7 @@ func testDeadLetterColumns(t *testing.T) {
 	require.Contains(t, b.get("/message?name=dead&sequence=1").body, `href="/messages/replay?`)
 }
 
-// Every page, including error pages, and every event stream contains the numbers of conditions by severity.
+// Every page and every event stream contains the numbers of conditions by severity. This includes error pages.
 func TestBadge(t *testing.T) { simulated(t, testBadge) }
 
 func testBadge(t *testing.T) {

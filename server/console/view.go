@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// otherTimeout limits the status query to the other node. A node that does not respond must be shown as such
+// otherTimeout limits the status query to the other node. A node that does not respond must be shown as unresponsive
 // within two seconds.
 const otherTimeout = 700 * time.Millisecond
 
@@ -63,8 +63,8 @@ func (v *View) number(name string) uint64 {
 	return n
 }
 
-// withActive converts fn, a function of a page or an action, to one that connects to the active node and passes a
-// client for it.
+// withActive converts fn to a function of a page or an action. The result connects to the active node and passes a
+// client for that node to fn.
 func withActive[C, T any](
 	client func(grpc.ClientConnInterface) C, fn func(context.Context, *View, C) (T, error),
 ) func(context.Context, *View) (T, error) {
@@ -176,9 +176,9 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 	}}, nil
 }
 
-// forOther returns a function that adds the credentials of the session to a call to the other node. They are the
-// token of the session. For a session with a certificate, they are the principal, after this node has
-// authenticated it again.
+// forOther returns a function that adds the credentials of the session to a call to the other node. These are the
+// token of the session or, for a session with a certificate, its principal. This node first authenticates the
+// principal again.
 func (v *View) forOther(ctx context.Context) (as func(context.Context) context.Context, err error) {
 	if v.token != "" || v.Principal == "anonymous" {
 		return func(ctx context.Context) context.Context { return withToken(ctx, v.token) }, nil
@@ -276,9 +276,9 @@ func (v *View) rights(ctx context.Context) (rights, error) {
 	return may, nil
 }
 
-// offered returns the pages that the menu shows to a session. Pages about queues are shown to every session,
-// because the node lists only the queues that the session may see. st is the status of this node; nil if the
-// session may not see it.
+// offered returns the pages that the menu shows to a session. Pages about queues are shown to every session, because
+// the node lists only the queues that the session may see. st is the status of this node, or nil if the session may
+// not see it.
 func (s *Server) offered(may rights, st *pb.GetStatusResponse) (menu []*Page) {
 	for i := range s.pages {
 		p := &s.pages[i]

@@ -69,9 +69,8 @@ func (p *Port) Address() string { return p.listener.Addr().String() }
 // Close closes the listener. It is needed only if Run is not called.
 func (p *Port) Close() { _ = p.listener.Close() }
 
-// Run serves requests until ctx ends. It then calls ending, if it is not nil, which must end long-running
-// requests. It waits up to stopLimit for requests in progress and returns nil. If the listener fails, Run returns
-// an error.
+// Run serves requests until ctx ends. It then calls ending, which may be nil and must end long-running requests. It
+// waits up to stopLimit for requests in progress and returns nil. If the listener fails, Run returns an error.
 func (p *Port) Run(ctx context.Context, ending func()) error {
 	stopped := make(chan struct{})
 	go func() {
@@ -99,7 +98,7 @@ type limitedListener struct {
 
 	most, perHost int // 0 means no limit
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	open   int
 	byHost map[string]int
 }

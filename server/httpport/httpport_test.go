@@ -15,7 +15,7 @@ import (
 
 const most, perHost = 256, 32
 
-// Connections from an address are closed if they exceed the limit. When a connection has ended, a new one is
+// Connections from an address are closed if they exceed the limit. When a connection has ended, a new connection is
 // accepted.
 func TestConnectionLimitPerAddress(t *testing.T) {
 	raw, err := net.Listen("tcp", "127.0.0.1:0")

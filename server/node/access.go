@@ -56,8 +56,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules after each change until ctx ends. It then writes a checkpoint, so that after a
-// restart the node has the rules before it has applied its log.
+// watchAccess reloads the rules after each change until ctx ends. After each reload, it writes a checkpoint.
+// Therefore a restarted node has the rules even before it applies its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()

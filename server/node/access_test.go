@@ -144,7 +144,7 @@ func testRulesRestrictCallers(t *testing.T) {
 	require.Equal(t, "DENIED", info.GetReason())
 	require.Equal(t, map[string]string{"principal": "alice", "right": "publish", "queue": "dead"}, info.GetMetadata())
 
-	// The right to manage one queue does not permit writes to another queue through the managed one.
+	// The right to manage one queue does not permit writes to another queue through that queue.
 	n.grant("mallory", "mine/*", mayManage, mayConsume)
 	_, err = n.queues.CreateQueue(as(t.Context(), "mallory"), &pb.CreateQueueRequest{
 		Name: "mine/q", Config: &pb.QueueConfig{MaxDeliveries: 1, DeadLetter: "dead"},
@@ -281,7 +281,7 @@ func testLostRightEndsStreams(t *testing.T) {
 	require.NotEmpty(t, got.GetMessages())
 }
 
-// A caller cannot revoke its own operator right without confirmation.
+// A caller cannot remove its own operator right without confirmation.
 func TestLockOut(t *testing.T) { simulated(t, testLockOut) }
 
 func testLockOut(t *testing.T) {
@@ -319,7 +319,8 @@ func testLockOut(t *testing.T) {
 	require.NoError(t, revoke(true))
 	denied(t, grant("alice", operate, true), "operate")
 
-	// The rules can be deleted while the node is stopped: the node deletes them when it is active.
+	// An operator can request the deletion of the rules while the node is stopped. The node deletes them when it is
+	// active.
 	n.stop()
 	marker := filepath.Join(n.config.Data.Dir, "access.reset")
 	require.NoError(t, os.WriteFile(marker, nil, 0o600))

@@ -29,9 +29,9 @@ func (c *consumer) next() *pb.ConsumeResponse {
 	}
 }
 
-// A message that is not acknowledged in time is redelivered to another consumer. A failover restarts the
-// deadline. The first consumer is notified. Its late ack is refused with a reason, but its other acks are applied
-// (INV-22). The ack_timeout of a subscription overrides that of its queue.
+// A message that is not acknowledged in time is redelivered to another consumer. The first consumer is notified. Its
+// late ack is refused with a reason, but its other acks are applied (INV-22). A failover restarts the deadline. The
+// ack_timeout of a subscription overrides that of its queue.
 func TestAckDeadline(t *testing.T) { simulated(t, testAckDeadline) }
 
 func testAckDeadline(t *testing.T) {
@@ -81,8 +81,8 @@ func testAckDeadline(t *testing.T) {
 	require.Zero(t, standby.subscription("q", "default").GetBacklog())
 }
 
-// The node reports the effective ack_timeout, which is the shorter one of the consumer and the queue, at the
-// attach and after each change. It rejects invalid values.
+// The node reports the effective ack_timeout at the attach and after each change. The effective value is the shorter
+// of those of the consumer and the queue. The node rejects invalid values.
 func TestAckTimeoutOfConsumer(t *testing.T) { simulated(t, testAckTimeoutOfConsumer) }
 
 func testAckTimeoutOfConsumer(t *testing.T) {

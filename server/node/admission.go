@@ -50,7 +50,7 @@ func (n *node) admit(l net.Listener) *admission.Listener {
 	})
 }
 
-// watchPeerHosts updates the known source addresses of the other node until ctx ends.
+// watchPeerHosts updates peerHosts, the source addresses of the other node, until ctx ends.
 func (n *node) watchPeerHosts(ctx context.Context) {
 	ticker := time.NewTicker(peerResolveInterval)
 	defer ticker.Stop()

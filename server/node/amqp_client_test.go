@@ -71,7 +71,8 @@ func (p *amqpPeer) send(body wire.Performative, payload ...byte) {
 	p.write(wire.AppendFrame(nil, 0, body, payload))
 }
 
-// expect reads frames until one has a body of type T, and returns it. Received messages are kept for receive.
+// expect reads frames until one has a body of type T, and returns that body. Messages received before it are
+// returned by receive.
 func expect[T wire.Performative](p *amqpPeer) T {
 	p.t.Helper()
 	for {

@@ -154,8 +154,8 @@ func testAMQPLargeTransaction(t *testing.T) {
 	}
 }
 
-// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. After
-// an error or a lost connection, they count.
+// Unsettled messages of a detached link, an ended session or a closed connection do not count as delivered. After an
+// error or the loss of the connection, they count as delivered.
 func TestAMQPDeliveryCountOfEndedLinks(t *testing.T) { simulated(t, testAMQPDeliveryCountOfEndedLinks) }
 
 func testAMQPDeliveryCountOfEndedLinks(t *testing.T) {

@@ -29,8 +29,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// Every step of a client that connects during a takeover or a switchover is answered, or its connection ends: no client
-// waits for a node that is not active. Accepted messages are stored.
+// Every step of a client that connects during a takeover or a switchover is answered, or its connection ends. No
+// client waits for a node that is not active. Accepted messages are stored.
 func TestAMQPTakeover(t *testing.T) {
 	for name, v := range map[string]takeover{
 		"kill":                          {kill: true, product: "QpidJMS"},
@@ -185,7 +185,8 @@ type conversation struct {
 	in   *wire.Reader
 }
 
-// write writes b, and limits the time until the response: the idle timeout would end a connection that is not served.
+// write writes b, and limits the time until the response. Without the limit, only the idle timeout would end a
+// connection that is not served.
 func (c *conversation) write(b []byte) error {
 	if err := c.conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
 		return err
@@ -209,8 +210,8 @@ func (c *conversation) header(id byte) error {
 	return nil
 }
 
-// run returns the bodies of the accepted messages, and the error that ended the connection, or nil if it existed until
-// the given time.
+// run publishes until the given time. It returns the bodies of the accepted messages, and the error that ended the
+// connection, or nil.
 func (c *conversation) run(t *testing.T, address string, secure *tls.Config) (accepted []string, err error) {
 	raw, err := dialer(t)(t.Context(), "tcp", address)
 	if err != nil {

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/amqp/wiretest"
 )
 
-// eventually polls a queue until is returns true for it.
+// eventually polls a queue until the function is returns true for it.
 func (n *testNode) eventually(queue string, is func(*pb.Queue) bool) {
 	n.t.Helper()
 	require.Eventually(n.t, func() bool {
@@ -296,7 +296,7 @@ func testAMQPTransactions(t *testing.T) {
 	require.Equal(t, wire.Symbol("amqp:transaction:unknown-id"), rejected.Error.Condition)
 }
 
-// Durable subscriptions exist longer than their links. Volatile subscriptions are removed with their links.
+// Durable subscriptions outlive their links. Volatile subscriptions are removed with their links.
 func TestAMQPSubscriptions(t *testing.T) { simulated(t, testAMQPSubscriptions) }
 
 func testAMQPSubscriptions(t *testing.T) {
@@ -321,7 +321,7 @@ func testAMQPSubscriptions(t *testing.T) {
 		return list
 	}
 	n.eventually("news", func(q *pb.Queue) bool { return len(q.GetSubscriptions()) == 3 })
-	// This volatile subscription remained after a failure of its node.
+	// This volatile subscription simulates one that remained after a failure of its node.
 	_, err := n.queues.CreateSubscription(t.Context(), &pb.CreateSubscriptionRequest{
 		Queue: "news", Name: "amqp-volatile.left-behind",
 	})

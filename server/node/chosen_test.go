@@ -132,8 +132,8 @@ func testMoveMessages(t *testing.T) {
 	require.Equal(t, []string{"3", "6"}, bodies(n.browse("from")), "nothing was moved")
 }
 
-// If messages are moved from all subscriptions, each is moved once. A move from one subscription does not affect
-// the others.
+// Messages that are moved from all subscriptions are moved once. A move from one subscription does not affect the
+// other subscriptions.
 func TestMoveMessagesOfManySubscriptions(t *testing.T) {
 	simulated(t, testMoveMessagesOfManySubscriptions)
 }

@@ -28,7 +28,7 @@ type conditionMonitor struct {
 	book      *conditions.Book
 	other     otherStatus
 	voters    votersPoll
-	again     chan struct{} // capacity 1: requests an evaluation
+	again     chan struct{} // capacity 1: signals a requested evaluation
 	cacheOnly bool          // the filesystem cannot bypass the page cache; set before the first evaluation
 
 	mu       sync.Mutex // held during an evaluation; guards the fields below

@@ -24,7 +24,7 @@ type otherStatus struct {
 	mu     sync.Mutex // guards the fields below
 	answer *pb.GetStatusResponse
 	at     time.Time     // time of the response; zero if the last poll failed
-	offset time.Duration // clock offset, and the part of it that network delay may explain
+	offset time.Duration // clock offset; unsure is the part of it that network delay may explain
 	unsure time.Duration
 }
 

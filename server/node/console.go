@@ -62,7 +62,7 @@ func (n *node) requiresCertificate() bool {
 	return n.cfg.TLS.On() && n.cfg.TLS.ClientAuth != config.ClientAuthNone
 }
 
-// forward returns a function that prepares the context of calls on behalf of a principal with a certificate. It
+// forward returns a function that adds a principal and its groups to the context of a call to the other node. It
 // returns nil if the nodes do not authenticate each other by certificate.
 func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
 	if !n.requiresCertificate() || n.cfg.TLS.CA == "" {
@@ -71,8 +71,8 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peerclient.Forward
 }
 
-// credentialed is a connection that presents this node's certificate. It rejects calls without credentials,
-// because they would have the rights of this node.
+// credentialed is a connection that presents this node's certificate. It rejects calls without credentials, because
+// such calls would have the rights of this node.
 type credentialed struct{ grpc.ClientConnInterface }
 
 var errCredentials = status.Error(codes.PermissionDenied, "session has no credentials for the other node")

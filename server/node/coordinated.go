@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/metrics"
 )
 
-// measured returns the coordinator for the failover machine. If metrics are served, it is wrapped to measure the
-// latency of requests.
+// measured returns the coordinator for the failover machine. If the node serves metrics, the coordinator is wrapped
+// to measure the latency of requests.
 func (n *node) measured() failover.Coordinator {
 	if n.latencies == nil {
 		return n.coordinator

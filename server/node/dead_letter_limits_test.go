@@ -82,7 +82,7 @@ func testRejectsIntoDropHeadQueue(t *testing.T) {
 	require.Equal(t, []string{"201", "300"}, []string{dead[0], dead[99]})
 }
 
-// Dead letters are moved oldest first: as many as fit, and the others when there is space.
+// Dead letters are moved oldest first. As many as fit are moved, and the others when there is space.
 func TestDeadLettersInBatches(t *testing.T) { simulated(t, testDeadLettersInBatches) }
 
 func testDeadLettersInBatches(t *testing.T) {
@@ -101,7 +101,8 @@ func testDeadLettersInBatches(t *testing.T) {
 	n.waitMessages("orders", 0)
 }
 
-// A dead letter that is larger than the limit of its dead-letter queue stays pending, but does not block others.
+// A dead letter that is larger than the limit of its dead-letter queue remains pending, but does not block other
+// dead letters.
 func TestLargeDeadLetterStaysPending(t *testing.T) { simulated(t, testLargeDeadLetterStaysPending) }
 
 func testLargeDeadLetterStaysPending(t *testing.T) {
@@ -122,8 +123,8 @@ func testLargeDeadLetterStaysPending(t *testing.T) {
 	require.Len(t, n.browse("orders"), 1)
 }
 
-// A consumer is notified of its pending rejects, even if it requests no confirmation, and again when they are
-// moved.
+// A consumer is notified of its pending rejects, even if it requests no confirmation. It is notified again when they
+// are moved.
 func TestPendingRejects(t *testing.T) { simulated(t, testPendingRejects) }
 
 func testPendingRejects(t *testing.T) {

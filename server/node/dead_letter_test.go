@@ -66,8 +66,8 @@ func (c *consumer) settle(req *pb.ConsumeRequest) {
 	}
 }
 
-// A message that reaches the delivery limit is dead-lettered once, with its origin, and so is a rejected message.
-// A replay returns them to their queue.
+// A message that reaches the delivery limit is dead-lettered once, with its origin. The same applies to a rejected
+// message. A replay returns both messages to their queue.
 func TestDeadLetters(t *testing.T) { simulated(t, testDeadLetters) }
 
 func testDeadLetters(t *testing.T) {
@@ -194,7 +194,7 @@ func testDeadLetterConfig(t *testing.T) {
 	require.NoError(t, err, "no queue refers to it")
 }
 
-// Dead letters that do not fit stay in their queue, and are moved when there is space.
+// Dead letters that do not fit into the dead-letter queue remain in their queue, and are moved when there is space.
 func TestFullDeadLetterQueue(t *testing.T) { simulated(t, testFullDeadLetterQueue) }
 
 func testFullDeadLetterQueue(t *testing.T) {

@@ -22,7 +22,7 @@ import (
 // cannot remove it from the in-sync set. The active then waits, reports the reason, and continues when etcd accepts
 // writes again.
 //
-// The test uses real sockets, since only a real etcd has the quota and the alarm.
+// The test uses real sockets, because only a real etcd has the quota and the alarm.
 func TestEtcdOutOfSpace(t *testing.T) {
 	etcd, err := embedded.Start(t.Context(),
 		embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true, QuotaBytes: 2 << 20})

@@ -25,12 +25,12 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// rpcCaller is a row of the table: a kind of caller and its rights.
+// rpcCaller is a kind of caller with its rights.
 type rpcCaller struct {
 	name string
 	// shows is the credential in the metadata of the call, or empty.
 	shows string
-	// rights contains the rights on the queue q and on the pair. all means that the caller has every right.
+	// rights contains the rights on the queue q and on the pair. all is set if the caller has every right.
 	rights access.Right
 	all    bool
 	// known is set if the caller has any right, even if it has none of the rights above.
@@ -156,7 +156,7 @@ type rpcConn struct {
 	conn grpc.ClientConnInterface
 }
 
-// check calls a method and checks that the result matches the caller's rights. It returns whether the call is
+// check calls a method and checks that the result matches the caller's rights. It reports whether the call is
 // permitted.
 func (c *rpcCaller) check(
 	t *testing.T, via rpcConn, method string, m protoreflect.MethodDescriptor, need access.Need,

@@ -51,7 +51,7 @@ func TestPortInUse(t *testing.T) {
 	require.ErrorIs(t, err, node.ErrListen)
 	require.Contains(t, err.Error(), c.Listen)
 	require.NoError(t, taken.Close())
-	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start released its resources
+	start(t, c).waitFor(pb.Role_ROLE_ACTIVE_ALONE) // the failed start has released its resources
 }
 
 // A node does not start if its address belongs to another machine. The test uses real sockets, because the

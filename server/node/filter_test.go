@@ -140,7 +140,7 @@ func testInvalidFilters(t *testing.T) {
 }
 
 // A consumer with a filter receives the matching messages. Other messages remain for other consumers. Messages
-// without a matching consumer stay in the queue, even after a failover.
+// without a matching consumer remain in the queue, even after a failover.
 func TestFilteredConsumers(t *testing.T) { simulated(t, testFilteredConsumers) }
 
 func testFilteredConsumers(t *testing.T) {

@@ -21,7 +21,7 @@ import (
 type openWatch struct {
 	name string
 	open func(ctx context.Context, n *testNode) (recv func() error, err error)
-	// silent is set if the stream has nothing to send at first.
+	// silent is set if the stream has no first response.
 	silent bool
 	// blocked is set if the client reads only the first response, so that the node blocks when it sends.
 	blocked bool

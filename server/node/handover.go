@@ -25,7 +25,8 @@ const (
 )
 
 // handOverBeforeStop switches over to an in-sync standby before the node stops. If that fails, the node stops
-// anyway, and the standby takes over as after a crash. If the store fails in the meantime, it returns that error.
+// anyway, and the standby takes over as after a crash. If the store fails in the meantime, handOverBeforeStop
+// returns that error.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -60,8 +61,8 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 	}
 }
 
-// drainWithoutSuccessor drains a stopping active that has no successor. It rejects new publishes and answers
-// those already accepted. After a store failure, it does nothing.
+// drainWithoutSuccessor drains a stopping active that has no successor. It rejects new publishes and answers the
+// publishes already accepted. After a store failure, it does nothing.
 func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {

@@ -19,7 +19,8 @@ const (
 	// node without history requests when it becomes active.
 	historyCopyTimeout  = history.Interval / 2
 	historyFetchTimeout = 2 * time.Second
-	// historyMinWait is the minimum delay until the next sample, because a timer may fire early.
+	// historyMinWait is the minimum delay until the next sample. It prevents a second sample in the same interval if a
+	// timer fires early.
 	historyMinWait = time.Second
 )
 
@@ -62,8 +63,8 @@ func (s *historySource) AcceptedAt(ctx context.Context, queue, sequence uint64) 
 	return query.AcceptedAt(ctx, s.n.store, queue, sequence)
 }
 
-// copiedHistory identifies the last copy of the active's history: its source, and the time up to which it is
-// complete.
+// copiedHistory identifies the last copy of the active's history by the active and its term. The copy is complete up
+// to since.
 type copiedHistory struct {
 	active uuid.UUID
 	term   uint64

@@ -71,8 +71,8 @@ func testHistory(t *testing.T) {
 	}
 }
 
-// After the active was killed, the new active has its history, except for at most the last one and a half
-// intervals. The time without an active is a gap.
+// After the active was killed, the new active has the history of the old active, except for at most the last one and
+// a half intervals. The time without an active is a gap.
 func TestHistorySurvivesFailover(t *testing.T) {
 	simpair.Test(t, func(t *testing.T, w *simpair.World) {
 		a, b := w.StartPair()

@@ -192,7 +192,7 @@ func testPairTokens(t *testing.T) {
 	require.Equal(t, "robot", identity.GetPrincipal())
 }
 
-// Streams end within a second of the expiry of their token.
+// Streams end within a second after their token has expired.
 func TestStreamsEndWithTheirToken(t *testing.T) { simulated(t, testStreamsEndWithTheirToken) }
 
 func testStreamsEndWithTheirToken(t *testing.T) {
@@ -300,7 +300,7 @@ func testClientRenewsToken(t *testing.T) {
 		TokenSource: func(context.Context) (string, time.Time, error) {
 			tokens.Add(1)
 			ends := time.Now().Add(2 * time.Second)
-			// The client expects half of the tokens to expire later, so it uses them until the node ends the streams.
+			// For half of the tokens, the client expects a later expiry, so it uses them until the node ends the streams.
 			reported := ends
 			if tokens.Load()%2 == 0 {
 				reported = ends.Add(time.Hour)

@@ -28,8 +28,8 @@ func (n *testNode) verifySet(ctx context.Context, req *pb.VerifyBackupRequest) (
 	}
 }
 
-// The report of VerifyBackup contains whether a backup can be restored. For a missing backup, or a name outside
-// the backup directory, VerifyBackup returns an error.
+// VerifyBackup reports whether a backup can be restored. For a missing backup, or a name outside the backup
+// directory, it returns an error.
 func TestVerifyBackup(t *testing.T) { simulated(t, testVerifyBackup) }
 
 func testVerifyBackup(t *testing.T) {

@@ -48,7 +48,7 @@ func toTime(queue string, t time.Time) *pb.SeekSubscriptionRequest {
 	}
 }
 
-// A queue with retention can be read again from each kind of position, also by new subscriptions.
+// A queue with retention can be read again from each kind of position, even by new subscriptions.
 func TestSeek(t *testing.T) { simulated(t, testSeek) }
 
 func testSeek(t *testing.T) {
@@ -209,7 +209,7 @@ func testInvalidPositions(t *testing.T) {
 	require.Equal(t, pb.Overflow_OVERFLOW_UNSPECIFIED, q.GetQueue().GetConfig().GetOverflow())
 }
 
-// A full queue with overflow drop-head accepts new messages and discards the oldest ones.
+// A full queue with overflow drop-head accepts new messages and discards the oldest messages.
 func TestDropHead(t *testing.T) { simulated(t, testDropHead) }
 
 func testDropHead(t *testing.T) {
@@ -338,7 +338,7 @@ func testDeadLetterHead(t *testing.T) {
 	require.Len(t, seen, 6, "%v", seen)
 	require.Equal(t, []string{"3", "4", "5", "6", "7"}, bodies(n.browse("q")))
 
-	n.publish("q", "8") // there is room for one more, and two are needed
+	n.publish("q", "8") // the dead-letter queue has space for one more message, and two are needed
 	require.Eventually(t, func() bool { return n.stored("dead") == 8 }, testTimeout, 5*time.Millisecond)
 	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: batch("9")})
 	require.ErrorIs(t, kind(err), txn.ErrQueueFull)

@@ -24,7 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// startArchive starts the archiver of the log, if it is configured, and returns a function that stops it.
+// startArchive starts the log archiver if an archive is configured. It returns a function that stops the archiver.
 func (n *node) startArchive() (stop func() error, err error) {
 	n.objects = objectstore.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
 	if n.seal, err = objectstore.ParseRecipients(n.cfg.Backup.Recipients); err != nil {
@@ -95,7 +95,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	return nil
 }
 
-// use applies changed settings to those components of the node that have a copy of them.
+// use applies changed settings to the components of the node that have copies of the settings.
 func (n *node) use(c *config.Config) {
 	if n.setLogLevel != nil {
 		n.setLogLevel(c.Log.Level)
@@ -159,7 +159,7 @@ func (u maintainedNode) Commit(ctx context.Context, payload []byte) (*txn.Result
 	if err != nil {
 		return nil, err
 	}
-	return s.Primary.CommitExempt(ctx, payload) // exempt, so that the lag limit can be changed while it holds writes
+	return s.Primary.CommitExempt(ctx, payload) // exempt, so that the lag limit can be changed while it blocks writes
 }
 
 func (u maintainedNode) Standby() (maintenance.Standby, bool) {

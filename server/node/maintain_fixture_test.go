@@ -19,8 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
-// rewriteBarrier blocks rewrites. While it is closed, a rewrite waits before its first write to the new page
-// file.
+// rewriteBarrier blocks rewrites. While it is closed, a rewrite waits before its first write to the new page file.
 type rewriteBarrier struct {
 	fs *faultfs.FS
 

@@ -175,8 +175,8 @@ func testResizeOnStartupAlone(t *testing.T) {
 	}
 }
 
-// Each node of a pair executes a requested operation at its next start as a standby. When both have done so, the
-// request is cleared.
+// Each node of a pair executes a requested operation at its next start as a standby. When both nodes have executed
+// the operation, the request is cleared.
 func TestResizeOnStartupPair(t *testing.T) { simulated(t, testResizeOnStartupPair) }
 
 func testResizeOnStartupPair(t *testing.T) {

@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 )
 
-// A pair or a standalone node can start from a backup that a job created during a plan. It ends the plan and the
-// job run that were in progress. The page size and the messages are those in the backup.
+// A pair or a standalone node can start from a backup that a job created during a plan. The restored node ends the
+// plan and the job run that were in progress. The page size and the messages are those in the backup.
 func TestRestoredStore(t *testing.T) { simulated(t, testRestoredStore) }
 
 func testRestoredStore(t *testing.T) {

@@ -263,8 +263,8 @@ func testPlanSurvivesRestarts(t *testing.T) {
 	require.Equal(t, started.GetPlan().GetId(), p.nodes[1].status().GetMaintenance().GetPlanId())
 	secondReached := p.barriers[0].block()
 	p.restart(1) // the standby starts its rewrite again
-	// Node b now completes its rewrite, the roles are switched, and the rewrite of node a reaches its barrier. Then
-	// the active fails and node a takes over.
+	// Node b now completes its rewrite, the roles are switched, and the rewrite of node a reaches its barrier. After
+	// that, the active fails and node a takes over.
 	<-secondReached
 	p.waitForPlan(1, pb.PlanState_PLAN_STATE_REWRITING)
 	require.Equal(t, uint32(8192), p.nodes[1].pageSize())

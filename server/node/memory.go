@@ -18,8 +18,8 @@ const (
 	// in progress, in addition to the budget. The memory limit includes it, but at most a quarter of the budget.
 	memoryOutsideLimits = 64 << 20
 	memoryInterval      = 2 * time.Second
-	// memorySlack is the minimum amount of uncollected garbage, in percent of the memory in use. If the limit were
-	// close to the memory in use, the collector would run continuously.
+	// memorySlack is the minimum amount of garbage, in percent of the memory in use, that the limit permits. If the
+	// limit were close to the memory in use, the collector would run continuously.
 	memorySlack = 25
 )
 
@@ -30,8 +30,8 @@ func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinM
 // LimitMemory keeps the memory of the process within memory.budget until ctx ends, as far as possible. Near the
 // limit, the garbage collector runs as often as necessary. That is cheap, because most of the heap consists of
 // message bytes, which the collector does not scan. The limit rises with the memory in use, so a store with many
-// queues and producers can exceed the budget. If the environment contains GOMEMLIMIT, LimitMemory does nothing.
-// It is for a process that runs only one node.
+// queues and producers can exceed the budget. If the environment contains GOMEMLIMIT, LimitMemory does nothing. It
+// must be used only in a process that runs one node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

@@ -59,8 +59,7 @@ var (
 
 const (
 	stopLimit = 500 * time.Millisecond
-	// switchoverLimit is the maximum time for which a switchover continues after the context of its caller has
-	// ended.
+	// switchoverLimit is the maximum time for which a switchover continues after the caller's context has ended.
 	switchoverLimit = 15 * time.Second
 )
 
@@ -87,7 +86,7 @@ type Options struct {
 	// Reload requests that certificates, keys and secrets are read again. It is optional, because changed files are
 	// also detected automatically.
 	Reload <-chan struct{}
-	// OnReady is called when the node listens. At that time, the node may be neither active nor in sync. OnReady is
+	// OnReady is called when the node listens. At that time, the node may be neither active nor in sync. It is
 	// optional.
 	OnReady     func(Ready)
 	Environment Environment
@@ -319,7 +318,7 @@ func (n *node) join(fs vfs.FS) (err error) {
 // serve runs all components of the node until parent ends or one of them fails. It then stops them in the reverse
 // order.
 func (n *node) serve(parent context.Context, listener net.Listener, onReady func(Ready)) error {
-	// All components keep running until the role was handed over.
+	// All components run until the role is handed over.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))
 	defer cancel(nil)
 	n.connections = n.admit(listener)
@@ -411,7 +410,7 @@ func every(ctx context.Context, interval time.Duration, fn func()) {
 	}
 }
 
-// wait waits until the node must stop and returns the reason. It returns nil if parent ended.
+// wait waits until the node must stop, and returns the reason. It returns nil if parent has ended.
 func (n *node) wait(parent, ctx context.Context, machine <-chan error) error {
 	select {
 	case <-parent.Done():

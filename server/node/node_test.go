@@ -86,7 +86,7 @@ func settings(t *testing.T, name string) config.Config {
 	}
 	c.Listen = "127.0.0.1:0"
 	c.Coordinator.Type = config.CoordinatorNone
-	if simpair.Of(t) == nil { // so that roles do not change because of a slow machine
+	if simpair.Of(t) == nil { // long timeouts, so that roles do not change because of a slow machine
 		c.Failover.Timeout, c.Failover.DropTimeout = config.Duration(2*time.Minute), config.Duration(time.Minute)
 	}
 	c.WAL.SegmentBytes = 4 << 20
@@ -338,8 +338,8 @@ func (c *consumer) take(n int) []*pb.StoredMessage {
 	return got
 }
 
-// confirm sends a request and waits for its confirmation. Messages received before it are returned by the next
-// call of take.
+// confirm sends a request and waits for its confirmation. Messages received before the confirmation are returned by
+// the next call of take.
 func (c *consumer) confirm(req *pb.ConsumeRequest) {
 	c.t.Helper()
 	require.NoError(c.t, c.stream.Send(req))
@@ -384,7 +384,7 @@ func testStandalonePublishConsume(t *testing.T) {
 	require.Equal(t, uint32(1), q.GetQueue().GetSubscriptions()[0].GetConsumers())
 }
 
-// After a restart, the acknowledged messages still exist and the port can be bound again.
+// After a restart, the node binds the same port and has all acknowledged messages.
 func TestStandaloneRestart(t *testing.T) { simulated(t, testStandaloneRestart) }
 
 func testStandaloneRestart(t *testing.T) {

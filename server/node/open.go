@@ -30,7 +30,7 @@ import (
 
 const frameSlackBytes = 1 << 20
 
-// listen binds the node's port. It adds advice to common errors.
+// listen opens the listener of the node's port. It adds advice to common errors.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)

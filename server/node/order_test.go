@@ -75,7 +75,7 @@ func testPriorities(t *testing.T) {
 	require.Equal(t, []uint64{uint64(backlog + 1), 1}, sequencesOf(c.take(2)), "nothing was acknowledged")
 }
 
-// After a failover, a group continues with its first unacknowledged message. One message of the group is in
+// After a failover, a group continues with its first unacknowledged message. At most one message of the group is in
 // flight.
 func TestGroupsAcrossTakeover(t *testing.T) { simulated(t, testGroupsAcrossTakeover) }
 

@@ -70,7 +70,7 @@ func testListQueuesInOrder(t *testing.T) {
 	}
 }
 
-// Rates are computed from the changes between two calls. The age is that of the oldest message.
+// Rates are computed from the changes between two calls. The reported age is that of the oldest message.
 func TestQueueActivity(t *testing.T) { simulated(t, testQueueActivity) }
 
 func testQueueActivity(t *testing.T) {

@@ -69,7 +69,7 @@ func reasonOf(err error) pb.ErrorReason {
 	return pb.ErrorReason_ERROR_REASON_UNSPECIFIED
 }
 
-// requireNonPeersRefused requires that each of these calls is rejected with an error that contains all texts.
+// requireNonPeersRefused requires that each call of peerCalls is rejected with an error that contains all texts.
 func requireNonPeersRefused(t *testing.T, conn *grpc.ClientConn, texts ...string) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -81,7 +81,7 @@ func requireNonPeersRefused(t *testing.T, conn *grpc.ClientConn, texts ...string
 	}
 }
 
-// requirePeersAccepted requires that none of these calls is rejected because of the caller.
+// requirePeersAccepted requires that no call of peerCalls is rejected because of the caller.
 func requirePeersAccepted(t *testing.T, conn *grpc.ClientConn) {
 	t.Helper()
 	for name, err := range peerCalls(t.Context(), conn) {
@@ -112,7 +112,7 @@ func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) 
 	return tlsfiles.Files{CA: ca.File, Cert: cert, Key: key}
 }
 
-// A certificate issued by the pair's CA is not sufficient to authenticate a node: it must contain a name of the
+// A certificate issued by the pair's CA is not sufficient to authenticate a node. It must also contain a name of the
 // pair.
 func TestPeerCertificateNames(t *testing.T) { simulated(t, testPeerCertificateNames) }
 
@@ -156,8 +156,8 @@ func testPeerNamesOfListener(t *testing.T) {
 	b.stop()
 }
 
-// Without TLS, both nodes share a secret. Callers without it are not accepted as the other node. The file is read
-// again when it changes.
+// Without TLS, both nodes share a secret. Callers without the secret are not accepted as the other node. The file
+// with the secret is read again when it changes.
 func TestPeerToken(t *testing.T) { simulated(t, testPeerToken) }
 
 func testPeerToken(t *testing.T) {

@@ -27,7 +27,7 @@ import (
 var errRole = errors.New("not possible in this node's role")
 
 // dataPlane executes the decisions of the failover machine. It manages the two roles and the session that serves
-// clients. The machine calls it from one goroutine. mu protects concurrent readers.
+// clients. The machine calls its methods from one goroutine. mu protects concurrent readers.
 type dataPlane struct {
 	node   *node
 	self   failover.NodeInfo
@@ -133,7 +133,7 @@ func (n *node) hello() replication.ProcessIdentity {
 	return replication.Self(n.store, n.runner.Process(), n.advertise)
 }
 
-// duplicateSeen reports another process that uses this node's identity to the failover machine.
+// duplicateSeen notifies the failover machine if from is another process that uses this node's identity.
 func (n *node) duplicateSeen(from replication.ProcessIdentity) {
 	if me := n.hello(); from.Node == me.Node && from.Process != me.Process {
 		n.runner.ReportDuplicate(failover.Live{
@@ -242,7 +242,7 @@ func (p *dataPlane) serve() {
 	p.showHealth()
 }
 
-// refuse ends the session because the site is not the primary (INV-26).
+// refuse ends the session and rejects writes with refusal, because the site is not the primary (INV-26).
 func (p *dataPlane) refuse(refusal *apierror.NotActiveError) {
 	p.mu.Lock()
 	session := p.node.serving.Get()
@@ -277,7 +277,7 @@ func (p *dataPlane) ConfigureActive(_ context.Context, cfg failover.ActiveConfig
 	return nil
 }
 
-// StopActive ends the active role. It redirects consumers and publish streams to next.
+// StopActive ends the active role. It redirects consumers and publish streams to the node next.
 func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error {
 	p.mu.Lock()
 	primary, session := p.primary, p.node.serving.Get()
@@ -406,7 +406,7 @@ func (p *dataPlane) showHealth() {
 func (n *node) notActive() *apierror.NotActiveError { return n.notActiveError(failover.NodeInfo{}) }
 
 // notActiveError returns an error that redirects clients to next. If next is the zero value, the error redirects
-// them to the active node.
+// them to the active node. If this node is active, the error may be that of a site that is not the primary.
 func (n *node) notActiveError(next failover.NodeInfo) *apierror.NotActiveError {
 	st := n.runner.Status()
 	if active, ok := st.ActiveNode(); ok && active.ID == st.Self.ID && next.ID == uuid.Nil {

@@ -82,8 +82,8 @@ func (p *sitePlane) duringNext(change func()) {
 	}
 }
 
-// If the role of the site changes after serveByRole has read it, the result is still correct: a promoted site has
-// a session, and a stopped site has none.
+// If the role of the site changes after serveByRole has read it, serveByRole still reaches the correct state: a
+// promoted site has a session, and a stopped site has none.
 func TestConcurrentSiteRoles(t *testing.T) {
 	p := newSitePlane(t)
 	p.duringNext(func() {

@@ -163,7 +163,8 @@ func testPreparedLimits(t *testing.T) {
 	require.NoError(t, n.commitPrepared("used"))
 }
 
-// A coordinator is notified of a heuristic decision by an operator, even if it equals the coordinator's decision.
+// A coordinator is notified of a heuristic decision by an operator, even if that decision equals the coordinator's
+// decision.
 func TestPreparedHeuristics(t *testing.T) { simulated(t, testPreparedHeuristics) }
 
 func testPreparedHeuristics(t *testing.T) {
@@ -271,7 +272,7 @@ func testPreparedTimeout(t *testing.T) {
 	require.True(t, resp.GetHeuristic())
 }
 
-// acknowledge receives n messages. It acknowledges each message before it waits for the next one.
+// acknowledge receives n messages. It acknowledges each message before it waits for the next message.
 func (c *consumer) acknowledge(n int) (got []string) {
 	c.t.Helper()
 	for len(got) < n {

@@ -206,7 +206,7 @@ func testCommit(t *testing.T) {
 	require.Equal(t, uint64(2), again[0].GetSequence(), "messages released by the transaction are redelivered")
 	require.Equal(t, uint32(1), again[0].GetDeliveryCount())
 
-	// The second operation is rejected, so the first one has no effect.
+	// The second operation is rejected, so the first operation has no effect.
 	_, err = n.queues.Commit(ctx, &pb.CommitRequest{Operations: []*pb.Operation{
 		publishOp("out", "c"),
 		ackOp("in", 9, 9),

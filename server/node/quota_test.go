@@ -144,7 +144,7 @@ func testRateQuota(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- n.publishAs("alice", "q", make([]string, 500)...) }() // returns after a long delay
 	refusals := make(chan error, 1)
-	bob := func() { // a request that arrived in time is also delayed
+	bob := func() { // called in goroutines, because an accepted publish is delayed
 		if err := n.publishAs("bob", "q", "x"); err != nil {
 			select {
 			case refusals <- err:

@@ -52,8 +52,8 @@ func services(ctx context.Context, cc *grpc.ClientConn) ([]string, error) {
 	return names, stream.CloseSend()
 }
 
-// Reflection is permitted for each caller that has any right, by certificate, JWT or token. This includes the
-// real grpcurl. Other callers are rejected.
+// Reflection is permitted for each caller that has any right, authenticated by certificate, JWT or token. Other
+// callers are rejected. The test also calls the real grpcurl.
 //
 // The test uses real sockets, because grpcurl is another process.
 func TestReflection(t *testing.T) {

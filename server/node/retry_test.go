@@ -83,8 +83,8 @@ func testRetryIsDecidedByTheLog(t *testing.T) {
 		})
 	}
 
-	// Now each request could succeed. But a refused request stays refused, regardless of whether it is marked as a
-	// retry.
+	// Now each request could succeed. However, a refused request remains refused, regardless of whether it is marked as
+	// a retry.
 	n.createQueue("later")
 	_, err = n.queues.AlterQueue(ctx, &pb.AlterQueueRequest{Name: "full"})
 	require.NoError(t, err)
@@ -299,8 +299,8 @@ func testRetryWithAnotherBody(t *testing.T) {
 	}
 }
 
-// A different request with the sequence of an earlier request is also rejected after a restart. The checksum of
-// the earlier request is then read from the log.
+// A different request with the sequence of an earlier request is also rejected after a restart. In that case, the
+// checksum of the earlier request is read from the log.
 func TestRetryWithAnotherBodyAfterARestart(t *testing.T) {
 	simulated(t, testRetryWithAnotherBodyAfterARestart)
 }

@@ -262,7 +262,7 @@ func (r *rotation) connections(ctx context.Context, running *sync.WaitGroup) (co
 	return count
 }
 
-// roles polls both nodes continuously. The standby must stay in sync, and the coordinator must stay reachable.
+// roles polls both nodes continuously. The standby must remain in sync, and the coordinator must remain reachable.
 func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	term := r.nodeA.status().GetPair().GetTerm()
 	running.Go(func() {
@@ -288,7 +288,7 @@ func (r *rotation) roles(ctx context.Context, running *sync.WaitGroup) {
 	})
 }
 
-// used waits until both nodes report at least count certificates and all CA certificates have the given subject.
+// used waits until both nodes report at least count certificates and each CA certificate has the given subject.
 func (r *rotation) used(subject string, count int) {
 	r.t.Helper()
 	for _, n := range []*testNode{r.nodeA, r.nodeB} {
@@ -334,7 +334,7 @@ func testCertificateOfWitness(t *testing.T) {
 }
 
 // All certificates, keys and CAs of a pair, its coordinator and its clients can be replaced under load. No stream
-// ends and no new connection is rejected. The standby and the coordinator stay connected.
+// ends and no new connection is rejected. The standby and the coordinator remain connected.
 func TestRotationUnderLoad(t *testing.T) {
 	for name, withRaft := range map[string]bool{"pair": false, "raft": true} {
 		t.Run(name, func(t *testing.T) {
@@ -361,7 +361,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 	}
 	progress()
 	r.replace(progress)
-	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, also the voter's
+	r.used("CN=newer", map[bool]int{false: 2, true: 4}[withRaft]) // with raft, also those of the voter
 	former := newCertHolder(t, "client")
 	former.issue(r.older, r.newer)
 	_, err := pb.NewAdminServiceClient(connect(t, r.nodeA.ready.Address, former.Files)).
@@ -378,7 +378,7 @@ func testRotationUnderLoad(t *testing.T, withRaft bool) {
 // replace replaces all certificates in three steps. It calls settle after each step.
 func (r *rotation) replace(settle func()) {
 	r.t.Helper()
-	for _, p := range r.all() { // both CAs
+	for _, p := range r.all() { // trust both CAs
 		if p.name != "etcd" {
 			p.issue(r.older, r.older, r.newer)
 		}
@@ -388,7 +388,7 @@ func (r *rotation) replace(settle func()) {
 		p.issue(r.newer, r.older, r.newer)
 	}
 	settle()
-	for _, p := range r.all() { // only the new CA
+	for _, p := range r.all() { // trust only the new CA
 		if p.name != "etcd" {
 			p.issue(r.newer, r.newer)
 		}

@@ -24,7 +24,7 @@ import (
 // secrets contains the certificates, keys and tokens of this node, and the CAs and tokens that it accepts.
 // Changed files are read again: they are checked once per second, and on each new connection.
 type secrets struct {
-	// The following files are nil if they are not configured.
+	// Each of the following is nil if it is not configured.
 	own, etcd, raft, metrics, console, site *tlsfiles.Source
 	peerToken, metricsToken, siteToken      *secretfile.File
 	raftNames                               []string
@@ -37,7 +37,7 @@ type secrets struct {
 // voterCertificate is the certificate that the voter at an address presented last.
 type voterCertificate struct {
 	cert    *x509.Certificate
-	witness bool // the voter is the witness; nodes report their certificates themselves
+	witness bool // the voter is the witness; a node reports its own certificate
 }
 
 type watchedFiles struct {

@@ -25,8 +25,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
-// secure reads the certificates, keys and secrets. It configures the node's port and the connections to the other
-// node to use them.
+// secure reads the certificates, keys and secrets, and configures the node's port and the connections to the other
+// node with them.
 func (n *node) secure() (err error) {
 	if n.secrets, err = openSecrets(&n.cfg, n.log); err != nil {
 		return err
@@ -43,7 +43,7 @@ func (n *node) secure() (err error) {
 }
 
 // acceptPeer returns the function that checks the names in the other node's certificate. It returns nil if
-// tls.peer-names is not set. In that case, the certificate must be valid for the address of the other node.
+// tls.peer-names is not set. Without the function, the certificate must be valid for the address of the other node.
 func (n *node) acceptPeer() func(*x509.Certificate) error {
 	names := n.cfg.TLS.PeerNames
 	if len(names) == 0 {
@@ -52,8 +52,9 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 	return func(cert *x509.Certificate) error { return peerclient.VerifyName(cert, names) }
 }
 
-// peerAuthenticator returns the authenticator of the other node. It returns nil if the nodes do not authenticate
-// each other, which is possible if no other machine can reach the node, or with the setting insecure.
+// peerAuthenticator returns the authenticator of the other node. It returns nil if neither certificates nor a peer
+// token authenticate the nodes. That is permitted only if no other machine can reach the node, or with the setting
+// insecure.
 func (n *node) peerAuthenticator() *peerclient.Authenticator {
 	i := &peerclient.Authenticator{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {

@@ -55,8 +55,8 @@ func (n *node) siteStatus() *conditions.Site {
 	return out
 }
 
-// difference returns the difference found by the last comparison with the other node or with the other site. It
-// returns "" if there was none.
+// difference returns the difference that the last comparison with the other node or the other site found. It returns
+// "" if neither comparison found one.
 func (n *node) difference() string {
 	return cmp.Or(n.guard.Difference(), n.site.Difference())
 }
@@ -65,7 +65,7 @@ func (n *node) siteDialOptions() []grpc.DialOption {
 	return n.environment.dialOptions(site.DialOptions(n.secrets.site, n.secrets.siteToken))
 }
 
-// supportsSites returns an error if the other node would stop at a record that uses sites.
+// supportsSites returns an error if a node of the pair does not support records that use sites.
 func (n *node) supportsSites() error {
 	st := n.runner.Status()
 	if missing, is := st.MissingFeature(failover.FeatureQueues); is {

@@ -43,7 +43,8 @@ func messagesIn(t *testing.T, n *simpair.Node) uint64 {
 	return resp.GetQueues()[0].GetMessages()
 }
 
-// Drill copies the pair of a site. The copy accepts writes and does not affect the sites, even after a restart.
+// Drill copies the pair of a site. The copy accepts writes and does not affect the sites, even after the copy
+// restarts.
 func TestDrill(t *testing.T) { simpair.Test(t, testDrill) }
 
 func testDrill(t *testing.T, w *simpair.World) {
@@ -95,8 +96,8 @@ func testDrillWithoutSites(t *testing.T, w *simpair.World) {
 	require.Empty(t, siteOf(t, alone).GetSite().GetLineage(), "the copy does not change the lineage of the pair")
 }
 
-// A copy cannot become a replica of a site. No site becomes a replica of the copy, and no site stops because of
-// it.
+// A copy cannot become a replica of a site. No site becomes a replica of the copy, and no site stops because of the
+// copy.
 func TestDrillStaysDetached(t *testing.T) { simpair.Test(t, testDrillStaysDetached) }
 
 func testDrillStaysDetached(t *testing.T, w *simpair.World) {

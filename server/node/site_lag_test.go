@@ -42,8 +42,8 @@ func reasonOfPublish(ctx context.Context, n *simpair.Node) pb.ErrorReason {
 	return reasonOf(sitePublish(ctx, n, "q", "a message"))
 }
 
-// A primary accepts writes for at most site.max-lag without a confirmation by the replica. Later writes wait
-// until the replica has caught up. They are refused after 5 s.
+// A primary accepts writes for at most site.max-lag without a confirmation by the replica. Later writes wait until
+// the replica has caught up, and are refused after 5 s.
 func TestSiteMaxLag(t *testing.T) { simpair.Test(t, testSiteMaxLag) }
 
 func testSiteMaxLag(t *testing.T, w *simpair.World) {

@@ -156,8 +156,8 @@ func supersededDetails(t *testing.T, n *simpair.Node) string {
 	return ""
 }
 
-// The error of a demotion reports that the file with lost transactions is incomplete, because the log begins
-// after the origin, or that it is missing, because the disk has no space.
+// The error of a demotion reports why the file with lost transactions is incomplete or missing. The file is
+// incomplete if the log begins after the origin, and missing if the disk has no space.
 func TestLostTransactionsIncomplete(t *testing.T) { simpair.Test(t, testLostTransactionsIncomplete) }
 
 func testLostTransactionsIncomplete(t *testing.T, w *simpair.World) {

@@ -77,7 +77,7 @@ func trimLog(t *testing.T, n *simpair.Node) {
 	body := make([]byte, 900<<10) // incompressible
 	random := rand.NewChaCha8([32]byte{})
 	for range 8 {
-		_, _ = random.Read(body) // it never fails
+		_, _ = random.Read(body) // never returns an error
 		require.NoError(t, sitePublish(t.Context(), n, "q", string(body)))
 		_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
 		require.NoError(t, err)
@@ -194,7 +194,7 @@ func testSeedDiskFull(t *testing.T, w *simpair.World) {
 	trimLog(t, east)
 	u, err := disk.Usage("/data")
 	require.NoError(t, err)
-	disk.SetCapacity(int64(u.TotalBytes-u.AvailableBytes) + 38<<20) // between the watermark and 1.25 times of it
+	disk.SetCapacity(int64(u.TotalBytes-u.AvailableBytes) + 38<<20) // between the watermark and 1.25 times the watermark
 	<-time.After(2 * time.Second)
 	disk.SetCapacity(int64(u.TotalBytes))
 	trimLog(t, east)

@@ -21,11 +21,11 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// sitePort is the port of all nodes in tests of sites. It is fixed, because the other site must know it before
-// the nodes start.
+// sitePort is the port of all nodes in tests of sites. It is fixed, because the settings of the other site contain
+// it before the nodes start.
 const sitePort = 7420
 
-// siteNodes returns the settings of the nodes of a site. If there is a single name, its node is standalone.
+// siteNodes returns the settings of the nodes of a site. If only one name is given, the node is standalone.
 func siteNodes(w *simpair.World, site string, names, remote []string) []config.Config {
 	var all []config.Config
 	for _, name := range names {
@@ -216,9 +216,9 @@ func testSwitchRolledBack(t *testing.T, w *simpair.World) {
 	require.Equal(t, contentOf(t, east[0]), contentOf(t, west[1]))
 }
 
-// If the outcome of a switch is unknown, the primary stays stopped until the other site responds, even after a
-// failover. If the other site was promoted, the stopped site becomes its replica. Otherwise it continues as the
-// primary.
+// If the outcome of a switch is unknown, the primary remains stopped until the other site responds, even after a
+// failover. If the other site was promoted, the stopped site becomes its replica. Otherwise the stopped site
+// continues as the primary.
 func TestSwitchResolved(t *testing.T) {
 	for name, after := range map[string]time.Duration{
 		// The two requests for the state of the replica take 80 ms, and the takeover request takes 20 ms.
@@ -301,8 +301,8 @@ func testUnplannedPromotion(t *testing.T, w *simpair.World, lost bool) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_DIVERGED, reasonOf(err))
 }
 
-// A pair that was restored from a backup of the primary can become a replica. It continues after the backup. If
-// the log of the primary begins later, the demotion is refused.
+// A pair that was restored from a backup of the primary can become a replica that continues after the backup. If the
+// log of the primary begins later, the demotion is refused.
 func TestReplicaFromBackup(t *testing.T) {
 	for name, trimmed := range map[string]bool{"log complete": false, "log trimmed": true} {
 		t.Run(name, func(t *testing.T) {
@@ -354,8 +354,8 @@ func testReplicaFromBackup(t *testing.T, w *simpair.World, trimmed bool) {
 	require.Equal(t, contentOf(t, east), contentOf(t, west))
 }
 
-// Settlements of deliveries made before an unplanned promotion are refused, because their sequences may belong to
-// other messages.
+// Settlements of deliveries made before an unplanned promotion are refused, because their sequences may now belong
+// to other messages.
 func TestSettlementOfEarlierSiteEpoch(t *testing.T) {
 	simpair.Test(t, testSettlementOfEarlierSiteEpoch)
 }
@@ -387,7 +387,7 @@ func testSettlementOfEarlierSiteEpoch(t *testing.T, w *simpair.World) {
 }
 
 // settleAt attaches a consumer, and commits and prepares settlements, all for deliveries of the given epoch. It
-// requires that all calls return the same reason, and returns an error with it.
+// requires that all calls return the same reason. It returns the error of the attach.
 func settleAt(t *testing.T, n *simpair.Node, epoch uint64) error {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -26,7 +26,7 @@ func testVerifySites(t *testing.T, w *simpair.World) {
 	const delay = 30 * time.Millisecond
 	east, west := pairsOfSites(t, w)
 	delaySites(w, east, west, delay)
-	// The transfer of the digests takes longer than that of records that are sent after them.
+	// The transfer of the digests takes longer than that of records sent after them.
 	for _, direction := range simnet.Both(east[0].Host(), west[0].Host()) {
 		w.Net.Change(direction, func(l *simnet.Link) { l.BytesPerSecond = 1 << 20 })
 	}
@@ -88,8 +88,8 @@ func reports(t *testing.T, n *simpair.Node, condition string) bool {
 	return slices.ContainsFunc(st.GetConditions(), func(c *pb.Condition) bool { return c.GetKind() == condition })
 }
 
-// A difference is detected. The replica reports it until a comparison finds none or the site is no longer a
-// replica.
+// A comparison detects a difference. The replica reports the difference until a comparison finds none or the site is
+// no longer a replica.
 func TestVerifySitesDiffer(t *testing.T) { simpair.Test(t, testVerifySitesDiffer) }
 
 func testVerifySitesDiffer(t *testing.T, w *simpair.World) {

@@ -45,8 +45,8 @@ func numbered(n int) (ms []client.Message) {
 	return ms
 }
 
-// Publishes in one request have separate outcomes. A full queue accepts as many as fit, in order. A queue with
-// overflow drop-head accepts all of them and keeps the newest.
+// Publishes in one request have separate outcomes. A full queue accepts as many publishes as fit, in order. A queue
+// with overflow drop-head accepts all publishes and retains the newest message.
 func TestIndependentPublishes(t *testing.T) {
 	n := startAlone(t, nil)
 	require.NoError(t, n.createWith("five", &pb.QueueConfig{MaxMessages: 5}))

@@ -35,8 +35,8 @@ func (n *testNode) alterSubscription(
 	return resp.GetSubscription(), err
 }
 
-// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages)
-// and the redelivery delay of its queue. Fields that it does not set have the values of the queue. The policy
+// The policy of a subscription overrides the delivery limit, the dead-letter queue (also for expired messages) and
+// the redelivery delay of its queue. Fields that the policy does not set have the values of the queue. The policy
 // survives a failover.
 func TestSubscriptionPolicy(t *testing.T) { simulated(t, testSubscriptionPolicy) }
 
@@ -94,8 +94,8 @@ func testSubscriptionPolicy(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// An altered filter applies to later publishes, also for attached consumers. Messages that did not match the
-// previous filter are not delivered later.
+// An altered filter applies to later publishes, including those to attached consumers. Messages that did not match
+// the previous filter are not delivered later.
 func TestAlterFilter(t *testing.T) { simulated(t, testAlterFilter) }
 
 func testAlterFilter(t *testing.T) {

@@ -21,8 +21,8 @@ func (n *testNode) missing(name string) bool {
 	return errors.Is(kind(err), txn.ErrQueueNotFound)
 }
 
-// A temporary queue exists while it has a consumer. After a switchover, the consumer can reattach within the
-// grace period. Without a consumer, the queue is deleted on both nodes, unless it was altered to be durable.
+// A temporary queue exists while it has a consumer. After a switchover, the consumer can reattach within the grace
+// period. Without a consumer, the queue is deleted on both nodes, unless it was made durable.
 func TestTemporaryQueue(t *testing.T) { simulated(t, testTemporaryQueue) }
 
 func testTemporaryQueue(t *testing.T) {

@@ -37,7 +37,7 @@ func (n *testNode) reports(texts ...string) {
 }
 
 // If a third node is started with the prefix of a complete pair, it reports that the pair has two nodes, and the
-// active reports the third node. Neither advises a forced failover. When one of the two nodes has stopped, the
+// active reports the third node. Neither recommends a forced failover. When one of the two nodes has stopped, the
 // third node replaces it.
 func TestThirdNode(t *testing.T) { simulated(t, testThirdNode) }
 
@@ -59,9 +59,9 @@ func testThirdNode(t *testing.T) {
 	require.Eventually(t, func() bool { return a.status().GetReason() == "" }, testTimeout, 5*time.Millisecond)
 }
 
-// The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node
-// becomes active, and each reports advice for its situation. While the empty node runs, a forced failover to the
-// other node is refused.
+// The data directory of the only in-sync node is lost, and an empty node starts in its place. Neither node becomes
+// active, and each reports a suitable action. While the empty node runs, a forced failover to the other node is
+// refused.
 func TestWipedActive(t *testing.T) { simulated(t, testWipedActive) }
 
 func testWipedActive(t *testing.T) {

@@ -26,8 +26,8 @@ func (n *testNode) queue(name string) *pb.Queue {
 	return resp.GetQueue()
 }
 
-// Delayed messages are delivered when they are due, not earlier, in the order of their due times. The default
-// delay of the queue applies to messages without a delay, also in a transaction.
+// Delayed messages are delivered when they are due, not earlier, in the order of their due times. The default delay
+// of the queue applies to messages without a delay, even in a transaction.
 func TestDelay(t *testing.T) { simulated(t, testDelay) }
 
 func testDelay(t *testing.T) {
@@ -55,7 +55,7 @@ func testDelay(t *testing.T) {
 	require.Zero(t, n.queue("q").GetMessages())
 }
 
-// Messages expire after their own TTL or the TTL of their queue. Messages in flight do not expire.
+// Messages expire after their TTL or after the TTL of their queue. Messages in flight do not expire.
 func TestExpiry(t *testing.T) { simulated(t, testExpiry) }
 
 func testExpiry(t *testing.T) {
@@ -113,7 +113,7 @@ func testManyMessagesExpire(t *testing.T) {
 }
 
 // With dead_letter_expired, an expired message is moved once for each subscription that needs it. While the
-// dead-letter queue is full, expired messages stay in their queue and are not delivered.
+// dead-letter queue is full, expired messages remain in their queue and are not delivered.
 func TestExpiredDeadLetters(t *testing.T) { simulated(t, testExpiredDeadLetters) }
 
 func testExpiredDeadLetters(t *testing.T) {

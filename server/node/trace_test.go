@@ -97,8 +97,8 @@ func publishIn(t *testing.T, n *testNode, parent string) {
 	require.NoError(t, stream.CloseSend())
 }
 
-// The node does not connect to the collector if tracing is not configured, if the environment disables it, or if
-// no request is sampled.
+// The node does not connect to the collector in three cases: tracing is not configured, the environment disables it,
+// or no request is sampled.
 func TestTracingIsOff(t *testing.T) {
 	for name, tt := range map[string]struct {
 		env, parent string

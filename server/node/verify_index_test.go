@@ -34,8 +34,8 @@ func flipNodes(t *testing.T, name string, pageSize int) {
 	require.Positive(t, found)
 }
 
-// If a deep comparison detects that the standby's index is corrupt, it waits until the standby's store is
-// replaced. It then compares the nodes.
+// If a deep comparison detects that the standby's index is corrupt, it waits until the standby's store is replaced,
+// and then compares the nodes.
 func TestVerifyWhileIndexIsReplaced(t *testing.T) { simulated(t, testVerifyWhileIndexIsReplaced) }
 
 func testVerifyWhileIndexIsReplaced(t *testing.T) {

@@ -28,7 +28,7 @@ func (garbage) Marshal(any) (mem.BufferSlice, error) {
 	return mem.BufferSlice{mem.SliceBuffer([]byte{0x0a, 0xff, 0xff, 0xff})}, nil
 }
 
-// For a request that cannot be decoded, the error is a client error, both in a unary call and in a stream.
+// A request that cannot be decoded fails with a client error, both in a unary call and in a stream.
 func TestUndecodableRequest(t *testing.T) { simulated(t, testUndecodableRequest) }
 
 func testUndecodableRequest(t *testing.T) {

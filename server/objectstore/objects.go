@@ -32,7 +32,7 @@ func New(c config.BackupS3, memory config.Size, log *zap.Logger) Opener {
 	}}
 }
 
-// Open opens a location without sending a request. It returns backup.ErrLocation and s3.ErrOptions.
+// Open opens a location without sending a request. It returns s3.ErrOptions for invalid settings of the S3 server.
 func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	if !at.IsS3() {
 		return backup.Directory(nil, at.Dir), nil
@@ -44,7 +44,8 @@ func (o Opener) Open(at backup.Location) (backup.Objects, error) {
 	return location, nil
 }
 
-// Parse parses a path or URL and opens the location. It returns backup.ErrLocation and s3.ErrOptions.
+// Parse parses a path or URL and opens the location. It returns backup.ErrLocation for an invalid path or URL, and
+// s3.ErrOptions for invalid settings of the S3 server.
 func (o Opener) Parse(text string) (backup.Objects, error) {
 	at, err := backup.ParseLocation(text)
 	if err != nil {
@@ -53,8 +54,8 @@ func (o Opener) Parse(text string) (backup.Objects, error) {
 	return o.Open(at)
 }
 
-// ArchiveFolder returns the location of a node's log archive. It returns a directory unchanged. In a bucket,
-// which both nodes of a pair may share, it returns the folder with the node's name.
+// ArchiveFolder returns the location of a node's log archive. A directory is returned unchanged. In a bucket, which
+// both nodes of a pair may share, the location is the folder with the node's name.
 func ArchiveFolder(at backup.Location, node string) backup.Location {
 	if !at.IsS3() {
 		return at

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// forwardScheme is the authorization scheme of a call that a node forwards for a caller that it has
+	// forwardScheme is the authorization scheme of a call that a node forwards for a caller that the node has
 	// authenticated. A release that does not support forwarding rejects such a call, because it accepts no
 	// authorization header from the other node.
 	forwardScheme   = "Lockstep-Forwarded "
@@ -41,8 +41,8 @@ func Forward(ctx context.Context, principal string, groups []string) (context.Co
 		forwardScheme+base64.RawURLEncoding.EncodeToString(raw)), nil
 }
 
-// forwarded returns the caller of a forwarded call. It returns nil if the call is not forwarded. Only a node of
-// the pair, identified by its certificate, may forward calls.
+// forwarded returns the original caller of a call that a node of the pair has forwarded. It returns nil if the call
+// is not forwarded. Only a node that is identified by its certificate may forward calls.
 func (i *Authenticator) forwarded(ctx context.Context) (*access.Identity, error) {
 	values := metadata.ValueFromIncomingContext(ctx, "authorization")
 	if !slices.ContainsFunc(values, func(v string) bool { return strings.HasPrefix(v, forwardScheme) }) {

@@ -41,8 +41,8 @@ func header(t *testing.T, principal string, groups ...string) string {
 	return md.Get("authorization")[0]
 }
 
-// If the connection's certificate belongs to a node of the pair, a forwarded call has the identity of its
-// principal, and never that of the node. Otherwise the call is rejected.
+// If the connection's certificate belongs to a node of the pair, a forwarded call has the identity of its principal,
+// never that of the node. Otherwise the call is rejected.
 func TestForwarded(t *testing.T) {
 	node := &x509.Certificate{DNSNames: []string{"b.example"}}
 	client := &x509.Certificate{Subject: pkix.Name{CommonName: "mallory"}, DNSNames: []string{"mallory.example"}}

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/history"
 )
 
-// History returns the history of the node at an address. It returns the points that end at since or later, where
-// since is rounded down to an interval. If since is zero, it returns all points.
+// History returns the history of the node at an address. It returns the points that end at since or later. since is
+// rounded down to an interval. If since is zero, all points are returned.
 func (p *Peers) History(ctx context.Context, address string, since time.Time) ([]history.Copied, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -38,7 +38,7 @@ type Authenticator struct {
 	Tokens *secretfile.File // secrets accepted from the other node; may be nil
 	Logger *zap.Logger      // logs refusals; may be nil
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	logged time.Time
 }
 
@@ -70,8 +70,8 @@ func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, err
 	return nil, nil //nolint:nilnil // the caller is not the other node
 }
 
-// NonPeer returns an error with the reason why the caller is not accepted as the other node. It matches
-// access.ErrNotPeer.
+// NonPeer returns an error that matches access.ErrNotPeer. It contains the reason why the caller is not accepted as
+// the other node.
 func (i *Authenticator) NonPeer(ctx context.Context) error {
 	var reason []string
 	if i.Names != nil {

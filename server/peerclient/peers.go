@@ -41,7 +41,7 @@ const (
 type Peers struct {
 	options []grpc.DialOption // options of each connection
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	conns  map[string]*grpc.ClientConn
 	closed bool
 }

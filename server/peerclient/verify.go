@@ -21,8 +21,8 @@ import (
 // maxDigestBytes is greater than the size of the digests of the maximum number of queues.
 const maxDigestBytes = 64 << 20
 
-// QueueDigests returns a node's rolling digests at exactly the given LSN. The response also contains the known
-// corruption of the node.
+// QueueDigests returns a node's rolling digests at the record atLSN. The response also contains the known corruption
+// of the node.
 func (p *Peers) QueueDigests(
 	ctx context.Context, address string, atLSN uint64,
 ) (store.QueueDigests, *pb.GetQueueDigestsResponse, error) {

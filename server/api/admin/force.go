@@ -24,7 +24,7 @@ import (
 
 const (
 	forceTimeout = 40 * time.Second
-	// forceLeaseTime limits the wait until the lease of an unresponsive node expires.
+	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire.
 	forceLeaseTime = 10 * time.Second
 	pollInterval   = 100 * time.Millisecond
 	// maxTextBytes limits the size of the operator's name and of each reason.
@@ -36,13 +36,13 @@ var (
 	errNotAccepted  = errors.New("accept_data_loss is not set: acknowledged messages may be lost")
 	errPeerResponds = errors.New("it is running, so no forced failover is required; wait until it is active, or stop " +
 		"it if it is broken and try again")
-	// errEmptyResponds is the reason if the responding node has replaced the lost one.
+	// errEmptyResponds is the reason if the responding node has replaced the lost node.
 	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
 		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
 		"and try again")
 	// errNewerResponds and errOlderResponds are the reasons if acknowledged messages may be missing on both nodes.
-	// With errNewerResponds, the log of the other node is ahead of this node's log; with errOlderResponds, it is
-	// not.
+	// errNewerResponds means that the log of the other node is ahead of this node's log, and errOlderResponds that it
+	// is not.
 	errNewerResponds = errors.New("acknowledged messages may also be missing there, but it is ahead of this node; if " +
 		"the missing data cannot be restored, stop this node and check the expected loss there: lockstep failover --dry-run")
 	errOlderResponds = errors.New("acknowledged messages may also be missing there, and it is not ahead of this node; " +
@@ -160,8 +160,8 @@ func pollAgain(ctx context.Context, deadline time.Time) bool {
 }
 
 // mayForce returns an error unless the failover machine permits a forced failover and the other node does not
-// respond. It waits until the lease of an unresponsive node expires. The returned peer is nil if no address is
-// known.
+// respond. It waits until the lease of an unresponsive node expires. The returned peer is nil if no address of the
+// other node is known.
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {
@@ -198,8 +198,8 @@ func (a *Service) mayForce(
 	}
 }
 
-// respondingError returns the error for a node that responds although it should be lost. self is this node, and
-// own is the end of its log. If the record lists this node as in sync, the other node may lack acknowledged
+// respondingError returns the error for a node that responds although it should be lost. self is this node, and own
+// is the end of this node's log. If the record lists this node as in sync, the other node may lack acknowledged
 // messages.
 func respondingError(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,

@@ -31,7 +31,7 @@ const (
 	rebuildSearchTimeout = 4 * time.Second // for the wait for the announcement of the other node
 )
 
-// Reasons why AdoptRecord refuses. The error that it returns also matches failover.ErrAdopt.
+// Reasons why AdoptRecord refuses to adopt a record. The error that it returns also matches failover.ErrAdopt.
 var (
 	// ErrPeerAhead is returned if the record must be adopted on the other node.
 	ErrPeerAhead = errors.New("adopt on the other node instead")
@@ -91,7 +91,7 @@ func (a *Service) rebuildRecord(ctx context.Context, req failover.AdoptRequest) 
 	return rec, nil
 }
 
-// planRebuild queries both nodes and returns the plan. It returns an error if the adoption is unsafe.
+// planRebuild queries both nodes and returns the plan. It returns an error if a rebuild is unsafe.
 func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (rebuild, error) {
 	found, err := a.find(ctx)
 	if err != nil {
@@ -134,8 +134,8 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p, nil
 }
 
-// canRebuild returns an error if this node has no reason to adopt the record, or must not adopt it. The failover
-// machine checks this again.
+// canRebuild returns an error if this node has no reason to rebuild the record, or must not rebuild it. The failover
+// machine repeats this check.
 func canRebuild(
 	st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool,
 ) error {
@@ -158,7 +158,7 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node until it responds. It waits for that node's announcement, because the
+// findPeer queries the other node until it responds. It also waits for the announcement of that node, because the
 // coordinator may have lost its data.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
@@ -215,8 +215,8 @@ func (a *Service) queryPeer(
 }
 
 // compare returns an error if the record must be adopted on the other node. The log that contains all committed
-// transactions is the longest log of the highest term: the node that begins a term has all transactions that were
-// committed before (INV-4), and each term has only one log.
+// transactions is the longest log of the highest term, for two reasons. The node that begins a term has all
+// transactions that were committed before (INV-4), and each term has only one log.
 func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admin implements lockstep.v1.AdminService, which is used by operators and by the other node of the
-// pair. It returns the status of a node, and changes the state of the pair.
+// Package admin implements lockstep.v1.AdminService, which operators and the other node of the pair call. It returns
+// the status of a node, and changes the state of the pair.
 package admin
 
 import (
@@ -37,8 +37,8 @@ import (
 
 const (
 	switchoverTimeout = 10 * time.Second
-	// statusInterval is the interval at which WatchStatus sends the status to report values that change
-	// continuously, such as log positions.
+	// statusInterval is the interval at which WatchStatus sends the status without a change. It is needed for values
+	// that change continuously, such as log positions.
 	statusInterval = time.Second
 	checkInterval  = 200 * time.Millisecond
 )
@@ -176,8 +176,8 @@ func pairStatus(st *nodestatus.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes returns the nodes of the pair from the record and the announcements. A standby can be in sync before
-// it is announced. An announcement may contain a newer address than the record.
+// knownNodes returns the nodes of the pair from the record and the announcements. A standby can be in sync before it
+// is announced. The address in an announcement may be newer than that in the record.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {
@@ -309,7 +309,7 @@ func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.
 	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
 }
 
-// Check verifies the whole store of this node. It sends its progress and the findings.
+// Check verifies the whole store of this node. It sends its progress and its findings.
 func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var reported time.Time

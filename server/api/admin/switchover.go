@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
-// Switchover makes the named node active. By default, that is the standby. Both nodes accept the call.
+// Switchover makes the named node active. If the request names no node, it selects the standby. Both nodes accept
+// the call.
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {

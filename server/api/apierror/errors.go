@@ -48,7 +48,7 @@ var (
 	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
 	// ErrFeature is returned for a request that requires a feature which a node of the pair does not support.
 	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
-	// ErrSplit ends a publish stream before a request that the client must split.
+	// ErrSplit ends a publish stream at a request that the client must split.
 	ErrSplit = errors.New("publishes of the request may have different outcomes; send them separately")
 	// ErrNoSchedule is returned for a schedule that does not exist.
 	ErrNoSchedule = errors.New("schedule not found")
@@ -66,8 +66,8 @@ var (
 	ErrSiteDiverged = errors.New("site has transactions that the primary lacks")
 	// ErrSiteBehind is returned if the log of the primary no longer contains the position of a replica.
 	ErrSiteBehind = errors.New("log of the primary no longer contains the position of the replica")
-	// ErrSiteEpoch is returned if a request refers to deliveries of an earlier epoch, and a site that was promoted
-	// after that epoch may lack the messages.
+	// ErrSiteEpoch is returned if a request refers to deliveries of an earlier epoch. A site that was promoted after
+	// that epoch may lack the messages.
 	ErrSiteEpoch = errors.New("another site was promoted since the delivery and may lack the messages")
 	// ErrSiteLag is returned if the lag of the replica at the other site exceeds site.max-lag. It also matches
 	// replication.ErrBlocked.
@@ -155,15 +155,14 @@ func (e *LostError) metadata() map[string]string {
 	}
 }
 
-// settledError is a refusal that is logged with the producer's sequence. A later attempt with that sequence is
+// settledError is a refusal that is logged with the producer's sequence. A later attempt with the same sequence is
 // not executed.
 type settledError struct{ error }
 
 func (e *settledError) Unwrap() error { return e.error }
 
-// Refusal returns the error of a transaction that was refused when it was applied. It returns nil if the
-// transaction was not refused. kept reports whether the transaction has a producer, so that its result is
-// retained.
+// Refusal returns the error of a transaction that was refused when it was applied. It returns nil if the transaction
+// was not refused. kept reports whether the result is retained, because the transaction has a producer.
 func Refusal(r *txn.Result, kept bool) error {
 	err := r.Err()
 	switch r.Code { //nolint:exhaustive // the other codes are logged with the producer
@@ -190,11 +189,11 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable maps errors to reasons, and reasons to errors. The first match is used. Therefore specific errors
+// errorTable maps errors to reasons, and reasons to errors. Lookups use the first match. Therefore specific errors
 // precede general errors.
 var errorTable = []mapping{
-	// ErrOutcomeUnknown precedes the errors that it may wrap, because the reasons NOT_ACTIVE and BLOCKED mean that
-	// nothing was executed.
+	// ErrOutcomeUnknown precedes the errors that it may wrap. Their reasons NOT_ACTIVE and BLOCKED mean that nothing
+	// was executed.
 	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // precedes the reason for the refusal
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
@@ -341,8 +340,8 @@ func WithRedirect(err error, redirect func() *NotActiveError) error {
 	return redirect()
 }
 
-// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo. If the node is not active, the
-// status also has a NotActive detail. ToStatus returns nil and gRPC statuses unchanged.
+// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo. If the node is not active, the status
+// also has a NotActive detail. ToStatus returns nil and gRPC statuses unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil
@@ -393,13 +392,14 @@ func addDenied(info *errdetails.ErrorInfo, denied *access.DeniedError) {
 
 func withDetails(st *status.Status, details ...protoadapt.MessageV1) error {
 	with, err := st.WithDetails(details...)
-	if err != nil { // unreachable: the code is not OK, and the details are known message types
+	if err != nil { // unreachable, because the code is not OK and the details are known message types
 		return st.Err()
 	}
 	return with.Err()
 }
 
-// WithSubmitted adds the progress of a publish stream to its final status. It returns nil if err is nil.
+// WithSubmitted adds the progress of a publish stream to err, the final status of the stream. It returns nil and
+// other errors unchanged.
 func WithSubmitted(err error, through uint64) error {
 	st, is := status.FromError(err)
 	if err == nil || !is {
@@ -412,7 +412,7 @@ func errorInfo(r pb.ErrorReason) *errdetails.ErrorInfo {
 	return &errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain}
 }
 
-// Undecodable returns the status for a request that is not a valid protobuf message of the named type.
+// Undecodable returns the status for a request that cannot be decoded as a protobuf message of the named type.
 func Undecodable(name string) error {
 	return withDetails(status.Newf(codes.InvalidArgument, "request cannot be decoded as %s", name),
 		errorInfo(pb.ErrorReason_ERROR_REASON_UNDECODABLE))

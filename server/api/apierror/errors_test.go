@@ -40,7 +40,7 @@ func TestErrorTableRoundTrip(t *testing.T) {
 	}
 }
 
-// Every reason of the API is used. The test lists the reasons that are not in errorTable.
+// Every reason of the API is used. The test names the reasons that are not in errorTable.
 func TestEveryReasonIsUsed(t *testing.T) {
 	used := map[pb.ErrorReason]bool{
 		pb.ErrorReason_ERROR_REASON_UNSPECIFIED: true, pb.ErrorReason_ERROR_REASON_INTERNAL: true,
@@ -132,7 +132,7 @@ func TestInvalidKeepsText(t *testing.T) {
 	require.Equal(t, codes.InvalidArgument, status.Code(ToStatus(err)))
 }
 
-// Errors of a node, such as an unknown outcome, concern the node. Errors of a single request do not.
+// Errors such as an unknown outcome concern the node. Errors of a single request do not.
 func TestConcernsNode(t *testing.T) {
 	for _, err := range []error{
 		replication.ErrNotActive, replication.ErrBlocked, replication.ErrOutcomeUnknown,

@@ -105,7 +105,7 @@ func metadataBytes(md metadata.MD) (n int) {
 	return n
 }
 
-// separate is the caller's context without its values.
+// separate wraps the caller's context without its values.
 type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
 func (separate) Value(any) any { return nil }
@@ -192,8 +192,8 @@ func (l *Link) find(full string) (s *service, method string, err error) {
 	return s, method, nil
 }
 
-// unknown returns the error for an unknown method, and for a method that is called with the wrong kind of call
-// (unary or stream).
+// unknown returns the error for an unknown method. It is also the error for a unary method that is called as a
+// stream, and vice versa.
 func unknown(full string) error {
 	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
 	return status.Errorf(codes.Unimplemented, "unknown method %v for service %v", method, service)

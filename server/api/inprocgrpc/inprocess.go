@@ -58,8 +58,8 @@ func New(limits Limits) *Link {
 	return l
 }
 
-// Enter registers a caller. Until leave is called, the calls with a context from As(ctx, key) belong to this
-// caller. leave does not interrupt calls in progress.
+// Enter registers a caller and returns its key. Until leave is called, the calls with a context from As(ctx, key)
+// belong to this caller. leave does not interrupt calls in progress.
 func (l *Link) Enter(c Caller) (key Key, leave func()) {
 	p := &peer.Peer{Addr: c.Addr}
 	if c.TLS != nil {

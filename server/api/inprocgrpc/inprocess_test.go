@@ -433,9 +433,9 @@ func TestResponsesPrecedeEnd(t *testing.T) {
 	})
 }
 
-// If a call is rejected before its request arrives, the caller receives the error when it receives. When it
-// sends, a caller of a client-streaming method receives io.EOF. A caller with a single request does not, because
-// generated clients would not call RecvMsg after an error.
+// If a call is rejected before its request arrives, the caller's receive call returns the error. The send call of a
+// client-streaming method returns io.EOF. The send call of a method with a single request does not, because
+// generated clients would then not call RecvMsg.
 func TestRejectedBeforeRequest(t *testing.T) {
 	for _, desc := range []grpc.StreamDesc{
 		{StreamName: "One", ServerStreams: true}, {StreamName: "Several", ServerStreams: true, ClientStreams: true},

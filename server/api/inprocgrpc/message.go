@@ -18,14 +18,14 @@ import (
 // item is a message in transit. It is passed by reference or encoded.
 type item struct {
 	passed proto.Message // nil if the message is encoded
-	bytes  int           // encoded size, or an upper bound if passed; see into
+	bytes  int           // encoded size; an upper bound if passed is set (see into)
 	data   mem.BufferSlice
 }
 
-// Maker is a reusable representation of a response. It cannot be passed by reference, because its memory is
-// reused, so it is copied.
+// Maker is a reusable representation of a response. It is not passed by reference, because its memory is reused.
+// Instead, the receiver gets a message from MakeMessage.
 type Maker interface {
-	// MakeMessage creates the message, which shares no memory that is reused.
+	// MakeMessage creates the message, which does not refer to reused memory.
 	MakeMessage() proto.Message
 	// TotalBytes returns the encoded size of the message.
 	TotalBytes() int
@@ -46,7 +46,7 @@ func pack(v any) (item, error) {
 			return item{passed: m}, nil
 		}
 	case *pb.ConsumeRequest:
-		if m.GetAttach() == nil { // such a request has no strings to validate
+		if m.GetAttach() == nil { // a request without attach has no strings to validate
 			return item{passed: m, bytes: proto.Size(m)}, nil
 		}
 	case Maker:
@@ -157,7 +157,7 @@ func succeeded(m *pb.PublishStreamResponse) bool {
 const fieldBytes = 16
 
 // measure returns an upper bound of the encoded size of a request. ok is false if the request cannot be passed by
-// reference, for example because a text is not valid UTF-8.
+// reference, for example because a text field is not valid UTF-8.
 func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
 	if bytes, ok = measurePublish(m.GetPublish()); !ok {
 		return 0, false
@@ -182,7 +182,7 @@ func measurePublish(m *pb.PublishRequest) (bytes int, ok bool) {
 	return bytes, ok
 }
 
-const fieldsOfMessage = 10 // number of fields except the body, the properties and texts
+const fieldsOfMessage = 10 // number of fields, without the body, the properties and the texts
 
 func measureMessage(m *pb.Message, ok *bool) (bytes int) {
 	bytes = fieldsOfMessage*fieldBytes + len(m.GetBody())

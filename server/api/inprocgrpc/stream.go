@@ -96,7 +96,7 @@ func (e *callerEnd) CloseSend() error {
 	return nil
 }
 
-// SendMsg sends a message to the handler. It returns io.EOF if the call has ended; RecvMsg then returns the
+// SendMsg sends a message to the handler. It returns io.EOF if the call has ended; in that case, RecvMsg returns the
 // status. For a call with a single request, it returns nil instead of io.EOF. Otherwise, generated clients would
 // return io.EOF without calling RecvMsg.
 func (e *callerEnd) SendMsg(v any) error {

@@ -30,7 +30,7 @@ func ConfigField(name string) txn.ConfigMask {
 	return 1 << (f.Number() - 1)
 }
 
-// fieldNames returns the names of the fields in a mask. It omits internal fields.
+// fieldNames returns the names of the fields in a mask. It omits fields that pb.QueueConfig does not have.
 func fieldNames(fields txn.ConfigMask) (names []string) {
 	for i := range configFields.Len() {
 		if f := configFields.Get(i); fields>>(f.Number()-1)&1 == 1 {
@@ -130,7 +130,7 @@ func configValue(f protoreflect.FieldDescriptor, v protoreflect.Value) (uint64, 
 				txn.MaxMultiplier/hundredths)
 		}
 		return uint64(math.Round(m * hundredths)), nil
-	case protoreflect.EnumKind: // UNSPECIFIED means the value 1, which is stored as 0
+	case protoreflect.EnumKind: // UNSPECIFIED (0) and the value 1 are both stored as 0
 		if f.Enum().Values().ByNumber(v.Enum()) == nil {
 			return 0, fmt.Errorf("%w: unknown %s %d", apierror.ErrInvalid, f.Name(), v.Enum())
 		}

@@ -18,8 +18,8 @@ import (
 )
 
 // Deliveries is a reusable pb.ConsumeResponse that is encoded directly from the stored records. With many
-// subscriptions, there are far more deliveries than publishes, and the allocation of objects for each delivery
-// would dominate the cost.
+// subscriptions, deliveries far outnumber publishes, and the allocation of objects for each delivery would dominate
+// the cost.
 type Deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
@@ -54,8 +54,8 @@ const (
 	tagBytes = 1
 )
 
-// Set sets the confirmation and the messages of the response: as many messages as fit into limit bytes, but at
-// least one. It returns the remaining messages. The records must not change until the response is encoded.
+// Set sets the confirmation and the messages of the response. It includes as many messages as fit into limit bytes,
+// but at least one. It returns the remaining messages. The records must not change until the response is encoded.
 func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Message, err error) {
 	d.confirmed, d.parts, d.bytes = event.Confirmed, d.parts[:0], 0
 	if d.confirmed != 0 {
@@ -84,8 +84,8 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next appends a part with undefined content. The caller fills it in place, which avoids copying more than 200
-// bytes per part.
+// next appends a part with undefined content and returns it. The caller fills it in place, which avoids copying more
+// than 200 bytes per part.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
 	d.parts = slices.Grow(d.parts, 1)[:n+1]
@@ -145,7 +145,7 @@ func attributeBytes(tag txn.Attribute, v int64) int {
 	return lengthBytes(numberBytes(seconds) + numberBytes(nanos))
 }
 
-// appendAttribute appends a number attribute. The attribute tag is also the field number.
+// appendAttribute appends a priority or a time. The attribute tag is also the field number.
 func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	if tag == txn.AttributePriority {
 		return binary.AppendUvarint(append(b, fieldPriority<<3|byte(protowire.VarintType)), uint64(v))
@@ -168,7 +168,8 @@ func (p *deliveryPart) encodeDeadLetter() (err error) {
 	return nil
 }
 
-// numberBytes returns the encoded size of a number field. Like appendNumber, it omits a field with the value 0.
+// numberBytes returns the encoded size of a number field. It returns 0 for the value 0, because appendNumber omits
+// such a field.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0
@@ -178,7 +179,8 @@ func numberBytes(v uint64) int {
 
 func lengthBytes(n int) int { return tagBytes + protowire.SizeBytes(n) }
 
-// MakeMessage creates the response for a receiver in this process. Its messages refer to the immutable records.
+// MakeMessage creates the response for a receiver in this process. The messages in it refer to the immutable
+// records.
 func (d *Deliveries) MakeMessage() proto.Message {
 	parts, list := make([]storedParts, len(d.parts)), make([]*pb.StoredMessage, len(d.parts))
 	for i := range d.parts {

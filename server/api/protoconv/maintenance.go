@@ -120,7 +120,7 @@ func ScanToProto(r *checkpoint.ScanResult) *pb.ScanResult {
 	return out
 }
 
-// ScanFromProto converts those fields of a scan result that jobs use.
+// ScanFromProto converts the fields of a scan result that jobs use.
 func ScanFromProto(r *pb.ScanResult) checkpoint.ScanResult {
 	out := checkpoint.ScanResult{
 		Recommended: int(r.GetRecommended()), PageSize: int(r.GetCurrent()), FileBytes: r.GetFileBytes(),
@@ -175,13 +175,12 @@ func SetToProto(s *backup.Set) *pb.SaveSet {
 	return out
 }
 
-// SetFromProto converts those fields of a backup that jobs use.
+// SetFromProto converts the fields of a backup that jobs use.
 func SetFromProto(s *pb.SaveSet) backup.Set {
 	return backup.Set{Name: s.GetName(), Path: s.GetPath(), Complete: s.GetComplete()}
 }
 
-// PlanKindFromProto converts the kind of a plan. It returns an empty kind if this release does not support the
-// kind.
+// PlanKindFromProto converts the kind of a plan. It returns "" for a kind that this release does not support.
 func PlanKindFromProto(k pb.PlanKind) maintenance.PlanKind {
 	for _, kind := range []maintenance.PlanKind{maintenance.PlanResize, maintenance.PlanCompact, maintenance.PlanRestart} {
 		if planKindToProto(kind) == k {
@@ -250,7 +249,7 @@ func ReportFromProto(r *pb.ReportNodeRequest) (maintenance.Report, error) {
 	return maintenance.Report{Node: id, Recommended: int(r.GetPageSizeRecommended()), StartupID: r.GetStartupId()}, nil
 }
 
-// Paced returns ctx, without throttling if the request disables it.
+// Paced returns ctx. If the request disables throttling, the returned context also disables it.
 func Paced(ctx context.Context, req interface{ GetFullSpeed() bool }) context.Context {
 	if req.GetFullSpeed() {
 		return throttle.FullSpeed(ctx)

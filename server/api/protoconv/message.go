@@ -74,8 +74,8 @@ func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
 	return err
 }
 
-// atOrIn returns the time at, or the time that is in after nowMS, in milliseconds since 1970. It returns 0 if
-// neither is set.
+// atOrIn returns the time at, or else nowMS plus the duration in, in milliseconds since 1970. It returns 0 if
+// neither at nor in is set.
 func atOrIn(
 	nowMS int64, atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration,
 ) (int64, error) {
@@ -89,7 +89,7 @@ func atOrIn(
 		return 0, nil
 	}
 	ms := at.AsTime().UnixMilli()
-	if !at.IsValid() || ms == 0 { // 0 means that no time is set
+	if !at.IsValid() || ms == 0 { // 0 is reserved for no time
 		return 0, fmt.Errorf("%w: %s is %d s and %d ns since 1970", txn.ErrInvalidMessage, atName, at.GetSeconds(),
 			at.GetNanos())
 	}
@@ -97,8 +97,8 @@ func atOrIn(
 }
 
 // Attributes converts the standard fields and the typed properties of a message that was accepted at nowMS, in
-// milliseconds since 1970. If fields contradict each other, the error wraps txn.ErrInvalidMessage. Attributes
-// does not check the limits, which txn.CheckMessage does.
+// milliseconds since 1970. If fields contradict each other, the error wraps txn.ErrInvalidMessage. Attributes does
+// not check limits; txn.CheckMessage checks them.
 func Attributes(m *pb.Message, nowMS int64) (txn.Attributes, error) {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),

@@ -68,7 +68,8 @@ func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
 	}
 }
 
-// ConditionsToProto converts conditions. self is the node that reports those without another reporter.
+// ConditionsToProto converts conditions. self is the ID of the node that has detected the conditions with an empty
+// By.
 func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition {
 	out := make([]*pb.Condition, 0, len(all))
 	for i := range all {
@@ -82,8 +83,8 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto converts those conditions of the pair and of the node self that are a warning or critical. Alarms
-// are for clients that do not support conditions.
+// AlarmsToProto converts the conditions of the pair and of the node self that are a warning or critical. Alarms are
+// for clients that do not support conditions.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {

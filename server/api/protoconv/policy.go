@@ -16,9 +16,9 @@ import (
 
 const policyPath = "redelivery"
 
-// Policy converts the settings of a subscription that override the configuration of its queue. It ignores
-// dead_letter, because only the store can resolve the name. own is the mask of the overridden fields. Errors wrap
-// ErrInvalid and name the field.
+// Policy converts the settings of a subscription that override the configuration of its queue. own is the mask of
+// the overridden fields. Policy ignores the value of dead_letter, because only the store can resolve the name.
+// Errors wrap ErrInvalid and name the field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {
 		return 0, values, nil
@@ -42,8 +42,8 @@ func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err
 	return own, values, err
 }
 
-// PolicyToProto converts the overrides of a subscription. It returns nil if none exist. deadLetter is the
-// name of the overriding dead-letter queue.
+// PolicyToProto converts the overrides of a subscription. It returns nil without overrides. deadLetter is the name
+// of the overriding dead-letter queue.
 func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.RedeliveryPolicy {
 	if o.Own == 0 {
 		return nil

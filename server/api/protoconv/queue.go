@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto converts a queue. consumers adds the state of a subscription's consumers to out. That state exists
-// only on the active node.
+// QueueToProto converts a queue. It calls consumers to add the state of each subscription's consumers to out. That
+// state exists only on the active node.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
@@ -51,7 +51,7 @@ func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscri
 	return out
 }
 
-// PauseToProto converts a pause. It returns nil if p pauses nothing.
+// PauseToProto converts a pause. It returns nil if neither publishing nor delivery is paused.
 func PauseToProto(p txn.Pause) *pb.QueuePause {
 	if !p.Paused() {
 		return nil
@@ -74,8 +74,8 @@ func Duplicates(d *txn.Duplicates) []*pb.DuplicateMessage {
 	return out
 }
 
-// storedParts contains the parts of one converted message, so that one allocation is sufficient for all messages
-// of a response.
+// storedParts contains the parts of one converted message. A single allocation of several storedParts is sufficient
+// for all messages of a response.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message

@@ -18,11 +18,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Operations that the pair performs automatically (dead-lettering, forwards, expiry) are authorized once, when a
-// caller with the manage right configures them.
+// Operations that the pair performs automatically (dead-lettering, forwards, expiry) are authorized only once, when
+// a caller with the manage right configures them.
 
-// maxUsed limits the number of queues that are recorded for one stream. If a stream uses more queues, a lost
-// right does not end it. Instead, each of its requests is checked again after a change of the rules.
+// maxUsed limits the number of queues that are recorded for one stream. A lost right on a further queue does not end
+// the stream. Instead, each request of the stream is checked again after a change of the rules.
 const maxUsed = 1000
 
 // caller is the sender of requests, with cached authorization checks. Only one goroutine may call its methods,
@@ -49,8 +49,8 @@ func (s *Service) callerOf(ctx context.Context) caller {
 	return caller{service: s, id: access.FromContext(ctx), conn: admission.FromContext(ctx)}
 }
 
-// mayPublish checks the right and the quotas. If the publish is allowed, it counts the messages. wait is the
-// delay before the caller's next request.
+// mayPublish checks the publish right and the quotas. If the publish is permitted, it counts the messages. wait is
+// the delay before the caller's next request.
 func (c *caller) mayPublish(name string, messages, sizeBytes int) (wait time.Duration, err error) {
 	s := c.service
 	if generation, now := s.rules.Generation(), s.quotas.Load(); c.queue != name || c.generation != generation ||
@@ -135,8 +135,8 @@ func (c *caller) lost() error {
 }
 
 // begin registers the caller's stream, which requires a right on the queues that it uses. lose is called when the
-// right is lost, and must not block. load adds the load of a consumer; it is nil for a publish stream. The caller
-// must call end.
+// right is lost, and must not block. load adds the credit and the messages in flight of a consumer; it is nil for a
+// publish stream. The caller must call end.
 func (c *caller) begin(right access.Right, lose func(error), load func(*admission.Use)) {
 	c.right, c.lose, c.used = right, lose, make(map[string]struct{})
 	c.stream = c.conn.Open(load != nil, func() admission.Use {
@@ -229,7 +229,7 @@ func (s *Service) mayTransact(ctx context.Context, ops []operation) (wait time.D
 		admission.FromContext(ctx).Published(messages)
 		return 0, nil
 	}
-	if err := s.mayUse(ctx, ops); err != nil { // check all operations first: a refused transaction does not count
+	if err := s.mayUse(ctx, ops); err != nil { // check all operations before any counts
 		return 0, err
 	}
 	c := s.callerOf(ctx)

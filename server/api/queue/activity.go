@@ -55,7 +55,7 @@ type queueAge struct {
 	accepted time.Time
 }
 
-// sample takes a new sample, at most once per sampleEvery. mu is held.
+// sample takes a new sample, at most once per sampleEvery. The caller must hold mu.
 func (a *activity) sample(s *store.Store, session *session.Session) {
 	now := time.Now()
 	recently := a.session == session && now.Sub(a.at) < sampleEvery
@@ -84,7 +84,7 @@ func (a *activity) sample(s *store.Store, session *session.Session) {
 	a.session, a.at, a.queues, a.byID, a.orders = session, now, queues, byID, make(map[orderKey][]int)
 }
 
-// follow adds the queues created since the last sample, and removes the deleted queues. mu is held.
+// follow adds the queues created since the last sample, and removes the deleted queues. The caller must hold mu.
 func (a *activity) follow(found []query.QueueSample) {
 	queues, byID := make([]queueActivity, len(found)), make(map[uint64]int, len(found))
 	for i := range found {
@@ -99,7 +99,7 @@ func (a *activity) follow(found []query.QueueSample) {
 
 func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	per := func(n uint64) float64 { return float64(n) / seconds }
-	published := q.NextSequence - before.NextSequence // never decreases
+	published := q.NextSequence - before.NextSequence // never negative, because NextSequence never decreases
 	q.rates, q.published = true, per(published)
 	if had := before.Messages + published; had > q.Messages {
 		q.acks = per(had - q.Messages)
@@ -109,7 +109,7 @@ func (q *queueActivity) compare(before *queueActivity, seconds float64) {
 	}
 }
 
-// of returns the rates of a queue. They are unset if they are not known. mu is held.
+// of returns the rates of a queue. Unknown rates are unset. The caller must hold mu.
 func (a *activity) of(id uint64) *pb.QueueActivity {
 	out := &pb.QueueActivity{}
 	at, known := a.byID[id]
@@ -144,8 +144,8 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 	}
 }
 
-// oldest returns the time at which the oldest message of a queue was accepted. It returns the zero time for an
-// empty queue. known is false if the message could not be read before the deadline. agesMu is held.
+// oldest returns the time at which the oldest message of a queue was accepted. It returns the zero time for an empty
+// queue. known is false if the message could not be read before the deadline. The caller must hold agesMu.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {
@@ -171,7 +171,7 @@ func (a *activity) oldest(
 	return at, true
 }
 
-// evictAges removes the ages of deleted queues. mu is held.
+// evictAges removes the ages of deleted queues. The caller must hold mu.
 func (a *activity) evictAges() {
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()

@@ -79,7 +79,7 @@ func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (
 	return &pb.CreateQueueResponse{Queue: described}, nil
 }
 
-// checkNewQueue rejects a request that would fail when it is applied, before it is logged. It also enforces the
+// checkNewQueue rejects a request before it is logged if it would fail when it is applied. It also enforces the
 // queue limit of the node. If retry is set, an earlier attempt may have created the queue.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
@@ -289,8 +289,8 @@ func (s *Service) ListQueues(ctx context.Context, req *pb.ListQueuesRequest) (*p
 	return resp, nil
 }
 
-// maxListScans limits the number of pages that are read to fill one page with queues that the caller may see. A
-// page that is not filled also has a token.
+// maxListScans limits the number of pages that are read to fill one page with queues that the caller may see. A page
+// that could not be filled nevertheless has a token for the next page.
 const maxListScans = 20
 
 func encodePageToken(after string) string { return base64.RawURLEncoding.EncodeToString([]byte(after)) }

@@ -65,7 +65,7 @@ type browser struct {
 	own   *browsingConn // nil if the call has no connection
 	held  int64
 	large bool // gRPC may buffer more than queuedBytes of the last batch
-	sent  bool // a batch was sent; the client receives nearly all of it before the next one is read
+	sent  bool // a batch was sent
 }
 
 // begin registers a call. The caller must call end.
@@ -98,9 +98,8 @@ func (c *browser) end() {
 	}
 }
 
-// reserve reserves memory for the next batch before the batch is read, and returns the maximum size of the batch.
-// That size is small if other calls use much memory. After browseTimeout, reserve returns
-// apierror.ErrTooManyBrowsers.
+// reserve reserves memory for the next batch before the batch is read. It returns the maximum size of the batch,
+// which is small if other calls use much memory. After browseTimeout, it returns apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {
@@ -164,8 +163,8 @@ func (b *browsing) closeOne() bool {
 	return most != nil
 }
 
-// fit adjusts the reservation to the size of the batch that was read. It is smaller than reserved, or larger for
-// a single large message.
+// fit adjusts the reservation to the size of the batch that was read. The batch is smaller than reserved, or larger
+// if it is a single large message.
 func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	bytes := min(browseCopies*batchBytes, c.of.limit/2)
 	c.large = batchBytes > queuedBytes
@@ -177,8 +176,8 @@ func (c *browser) fit(ctx context.Context, batchBytes int64) error {
 	return nil
 }
 
-// waitReceived waits until the client has received nearly all sent data, before the memory is released. It sends
-// an empty message, which blocks until then.
+// waitReceived waits until the client has received nearly all sent data. After that, the memory can be released. To
+// wait, it sends an empty message, which blocks until the data is received.
 func (c *browser) waitReceived(stream grpc.ServerStreamingServer[pb.BrowseResponse]) error {
 	if !c.large {
 		return nil

@@ -54,7 +54,7 @@ func (s *Service) moveMessages(ctx context.Context, req *pb.MoveMessagesRequest)
 		moved, err := c.move(ctx)
 		raced := errors.Is(err, txn.ErrAlreadyAcknowledged) || errors.Is(err, txn.ErrReserved)
 		if raced && decisions < maxDecisions {
-			continue // consumers have acknowledged some messages: plan the others again
+			continue // consumers have acknowledged some messages, so plan the others again
 		}
 		if err != nil {
 			return nil, err
@@ -114,9 +114,9 @@ type chosen struct {
 	progress *pb.SearchProgress
 }
 
-// choose selects the messages of a request: those with the requested sequences, or up to `most` messages of a
-// search. Messages never change, and the queue is identified by its ID. Therefore a message of the search still
-// matches when it is moved.
+// choose selects the messages of a request: those with the requested sequences, or at most `most` messages of a
+// search. Messages never change, and the queue is identified by its ID. Therefore a message found by the search
+// still matches when it is moved.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string
@@ -168,7 +168,7 @@ func (s *Service) choose(ctx context.Context, req interface {
 	return c, nil
 }
 
-// find selects the first messages of a search. It stops when the messages may no longer fit in one transaction.
+// find selects the first messages of a search. It stops when more messages might not fit in one transaction.
 func (c *chosen) find(ctx context.Context, which *pb.Search, most uint64) error {
 	q := search{
 		service: c.service, session: c.session,
@@ -204,9 +204,9 @@ func (c *chosen) pending() ([]query.Pending, error) {
 	return query.PendingMessages(c.service.store, c.key.Queue, c.key.Sub, c.ranges, maxChosen)
 }
 
-// move moves the remaining messages in one transaction. A message of several subscriptions is moved from the
-// first of them and acknowledged for the others. If it is already acknowledged for the first one, the whole
-// transaction is refused. Otherwise, the other subscriptions would lose the message.
+// move moves the remaining messages in one transaction and returns their number. A message of several subscriptions
+// is moved from the first of them and acknowledged for the others. If the message is already acknowledged for the
+// first subscription, the whole transaction is refused. Otherwise, the other subscriptions would lose the message.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
@@ -244,8 +244,8 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 
 type movePlan struct {
 	moves []moveGroup
-	// from contains the messages to move from each subscription. acks contains the messages to acknowledge for each
-	// subscription, because they are moved from another one.
+	// from contains the messages to move from each subscription. acks contains the messages to acknowledge for a
+	// subscription, because they are moved from another subscription.
 	from, acks map[uint32][]txn.Range
 	required   bool // the messages in from must be present
 }
@@ -274,7 +274,7 @@ func (c *chosen) plan(ctx context.Context, pending []query.Pending) (*movePlan, 
 		done := 0
 		for ; done < len(batch) && done < run && batch[done].Sequence <= pending[run-1].Sequence; done++ {
 			m := batch[done]
-			at := int(m.Sequence - pending[0].Sequence) // the run has consecutive sequences; batch may lack some
+			at := int(m.Sequence - pending[0].Sequence) // batch may lack some sequences of pending
 			target, rec, err := c.relabel(ctx, m)
 			if err != nil {
 				return nil, err
@@ -320,7 +320,7 @@ func (p *movePlan) add(subs []uint32, target uint64, m dispatch.Message) {
 	}
 }
 
-// append adds the operations of the plan to a transaction, the moves first, and returns the number of operations.
+// append adds the operations of the plan to a transaction, the moves first. It returns the number of operations.
 func (p *movePlan) append(b *txn.Builder, queue uint64) (ops int) {
 	for _, g := range p.moves {
 		b.BeginMove(queue, g.sub, g.target)
@@ -351,7 +351,7 @@ func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
 	return append(to, txn.Range{First: sequence, Last: sequence})
 }
 
-// union sorts ranges, and merges ranges that overlap or are adjacent, in place.
+// union sorts ranges, and merges ranges that overlap or are adjacent. It changes in, and returns the result.
 func union(in []txn.Range) []txn.Range {
 	slices.SortFunc(in, func(a, b txn.Range) int { return cmp.Compare(a.First, b.First) })
 	out := in[:0]

@@ -51,7 +51,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		return nil, err
 	}
 	retry := req.GetProducer().GetRetry()
-	if !retry { // a stored result of a retry takes precedence, so it is looked up first
+	if !retry { // for a retry, a stored result takes precedence and is looked up first
 		if err := s.mayUse(ctx, ops); err != nil {
 			return nil, err
 		}
@@ -162,7 +162,7 @@ func (s *Service) checkOperation(session *session.Session, op *pb.Operation) (o 
 	return o, err
 }
 
-// checkSiteEpochs calls checkSiteEpoch for each operation. For a retry, a stored result takes precedence.
+// checkSiteEpochs calls checkSiteEpoch for each operation.
 func (s *Service) checkSiteEpochs(ops []operation) error {
 	for i := range ops {
 		if err := s.checkSiteEpoch(ops[i].epoch); err != nil {
@@ -179,7 +179,8 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve resolves all names and looks up the stored result of a retry (INV-10) in one atomic step.
+// resolve resolves all names and looks up the stored result of a retry (INV-10) in one atomic step. It returns nil
+// if there is no stored result.
 func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
 	names := make([]query.Target, len(ops))
 	for i := range ops {

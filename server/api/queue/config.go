@@ -20,9 +20,9 @@ import (
 // noSuchQueue is never the ID of a queue. A change that references it is refused when it is applied.
 const noSuchQueue = math.MaxUint64
 
-// config converts the fields in mask, and rejects fields that a node of the pair does not support. It returns the
-// mask for the log record. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound together with
-// a valid configuration that references noSuchQueue.
+// config converts a configuration. It rejects fields in mask that a node of the pair does not support, and returns
+// the mask for the log record. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound together
+// with a valid configuration that references noSuchQueue.
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -122,8 +122,8 @@ func configFields(label string, names []string) (mask txn.ConfigMask, err error)
 	return mask, nil
 }
 
-// explicit returns the fields that are set on the queue itself: those that are not 0 and, if both nodes support
-// it, the given fields.
+// explicit returns the fields that are set on the queue itself. These are the fields of c that are not 0 and, if
+// both nodes support it, the given fields.
 func (s *Service) explicit(session *session.Session, c *txn.Config, fields txn.ConfigMask) txn.ConfigMask {
 	if s.serving.Require(session, failover.FeatureQueues) != nil {
 		fields = 0

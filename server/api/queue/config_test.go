@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// If both nodes support it, a queue with a byte limit stores the sizes of its messages. While one node runs
-// release 0.1.0, such a queue can be created and altered, but stores no sizes.
+// A queue with a byte limit stores the sizes of its messages if both nodes support that. While one node runs release
+// 0.1.0, such a queue can be created and altered, but stores no sizes.
 func TestExactBytesNeedBothNodes(t *testing.T) {
 	limited := &pb.QueueConfig{MaxBytes: 1 << 20}
 	for _, c := range []struct {

@@ -44,8 +44,7 @@ type consumeStream struct {
 // clients. A single message that is larger is sent alone.
 const defaultResponseBytes = 4 << 20
 
-// Consume delivers messages within the consumer's credit, and accepts acks, nacks and other requests of the
-// consumer.
+// Consume delivers messages within the consumer's credit, and accepts the consumer's acks, nacks and other requests.
 func (s *Service) Consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.ConsumeResponse]) error {
 	return s.status(s.consume(stream))
 }
@@ -121,8 +120,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := c.handle(stream.Context(), first); err != nil {
 		return err
 	}
-	// The reader ends when this call returns, because that ends the context of the stream, and therefore Recv and
-	// Settle.
+	// The reader ends when this call returns, because the context of the stream then ends, which ends Recv and Settle.
 	go c.read(stream.Context())
 	err = c.deliver(stream.Context())
 	if errors.Is(err, store.ErrNoQueue) {
@@ -154,7 +152,8 @@ func (s *Service) consumerFilter(
 	return func(m *dispatch.Message) bool { return f.Match(m.Record) }, nil
 }
 
-// checkQueueID returns an error if the sequences of a request belong to a deleted queue with the same name.
+// checkQueueID returns an error if the queue ID in a request (wanted) is not the ID of the queue. In that case, the
+// sequences in the request belong to a deleted queue with the same name.
 func checkQueueID(id, wanted uint64) error {
 	if wanted == 0 || wanted == id {
 		return nil
@@ -162,8 +161,8 @@ func checkQueueID(id, wanted uint64) error {
 	return fmt.Errorf("%w: deleted and re-created with the same name", txn.ErrQueueNotFound)
 }
 
-// checkSiteEpoch returns an error if a site that may lack transactions was promoted after the given epoch, in
-// which the client received messages. Epoch 0 means that the epoch is unknown.
+// checkSiteEpoch returns an error if, after the given epoch, a site was promoted that may lack transactions. The
+// client received its messages in that epoch. Epoch 0 means that the epoch is unknown.
 func (s *Service) checkSiteEpoch(epoch uint64) error {
 	if lossy := s.store.Site().LossyEpoch; epoch != 0 && lossy > epoch {
 		return fmt.Errorf("%w: delivered in epoch %d, promoted in epoch %d", apierror.ErrSiteEpoch, epoch, lossy)
@@ -306,7 +305,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 			return err
 		}
 	}
-	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // must precede the confirmation of these rejects
+	if len(event.PendingRejects) > 0 || len(event.Moved) > 0 { // sent before Confirmed
 		resp := &pb.ConsumeResponse{Waiting: toRanges(event.PendingRejects), Moved: toRanges(event.Moved)}
 		if err := c.stream.Send(resp); err != nil {
 			return fmt.Errorf("send pending and moved rejects: %w", err)
@@ -327,7 +326,7 @@ func (c *consumeStream) send(event dispatch.Event) error {
 	return nil
 }
 
-// sendDeadlines sends the expired and the refused sequences, and a changed ack_timeout. They must precede
+// sendDeadlines sends the expired and the refused sequences, and a changed ack_timeout. The response must precede
 // messages and confirmations.
 func (c *consumeStream) sendDeadlines(event *dispatch.Event) error {
 	resp := &pb.ConsumeResponse{Expired: toRanges(event.Expired)}
@@ -464,8 +463,8 @@ func recordBytes(batch []store.Delivery) (total int64) {
 	return total
 }
 
-// withoutCorrupt returns the messages of a batch, or the sequences if they are corrupt. The store returns corrupt
-// messages in separate batches.
+// withoutCorrupt returns the messages of a batch, or the sequences if the messages are corrupt. The store returns
+// corrupt messages in separate batches.
 func withoutCorrupt(batch []store.Delivery) (rest []store.Delivery, corrupt []uint64) {
 	if len(batch) == 0 || batch[0].Record != nil {
 		return batch, nil

@@ -77,7 +77,7 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 }
 
 // appendForwards adds the forwards of the last encoded publish to a transaction. Only the active evaluates the
-// filters. The record contains the result.
+// filters. The log record contains the result.
 func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
 	for i := range rules {
 		rule := &rules[i]
@@ -96,7 +96,7 @@ func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, al
 	}
 	f, err := s.filters.get(rule.Filter)
 	if err != nil {
-		return nil, false // another release has written the filter: no match can be determined
+		return nil, false // the filter was written by another release and cannot be evaluated
 	}
 	n := 0
 	for rec := range b.Published {

@@ -13,15 +13,15 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A request may be as large as memory.budget. During its execution, memory contains two copies of it: the
-// received request, and the log record until its messages are in pages. Therefore requests of
-// limits.stream-in-flight-bytes or more are executed one at a time. Each waits until the messages of the previous
-// one have left memory.
+// A request may be as large as memory.budget. During its execution, memory contains two copies of it: the received
+// request, and the log record until its messages are in pages. Therefore requests of limits.stream-in-flight-bytes
+// or more are executed one at a time. Each such request waits until the messages of the previous one have left
+// memory.
 
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
 // beginLarge waits until a large request may be executed and memory is available. The caller must call done after
-// the request has been executed or canceled.
+// the request has been executed or cancelled.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()
@@ -42,7 +42,8 @@ func (s *Service) commitInOrder(ctx context.Context, session *session.Session, p
 			return nil, err
 		}
 		defer done()
-		// The wait for the commit must not count against clients, because their requests may be queued behind this one.
+		// The wait for the commit must not count against clients, because their requests may be queued behind this
+		// request.
 		defer admission.IncomingFromContext(ctx).Blocked()()
 	}
 	return session.Primary.Commit(ctx, payload)

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lists with a filter, or in an order other than by name, are computed from samples. They are for user
-// interfaces. Each order is computed at most once per sample, for all callers that request it.
+// Lists that are filtered or not ordered by name are computed from samples. They are for user interfaces. Each order
+// is computed at most once per sample, for all callers that request it.
 
 // maxOrders limits the number of cached orders of one sample.
 const maxOrders = 32
@@ -123,8 +123,8 @@ func containsFold(name, lower string) bool {
 	return lower == "" || strings.Contains(strings.ToLower(name), lower)
 }
 
-// findAges sets acceptMS of the queues with the given indexes. It reports whether some ages are unknown, for
-// example because of agesLimit. activity.mu is held.
+// findAges sets acceptMS of the queues with the given indexes. It reports whether some ages are unknown, for example
+// because of agesLimit. The caller must hold activity.mu.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
 	a.evictAges()
@@ -150,7 +150,8 @@ func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	return incomplete
 }
 
-// sort sorts the indexes of queues by the given order, and by name if that is equal. mu is held.
+// sort sorts the indexes of queues by the given order. Queues that are equal in this order are sorted by name. The
+// caller must hold mu.
 func (a *activity) sort(list []int, order pb.QueueOrder, descending bool) {
 	compare := comparison(order)
 	slices.SortFunc(list, func(i, j int) int {

@@ -85,9 +85,9 @@ func errOtherTransaction(p *pb.Producer) error {
 		apierror.ErrSequenceReused, p.GetSequence(), p.GetId())
 }
 
-// checkSame returns an error if an earlier, different request has used the producer's sequence. It compares
-// fingerprints, if the fingerprint of the earlier request is still stored. encode appends the transaction of the
-// request.
+// checkSame returns an error if a different request has used the producer's sequence. It compares the fingerprints
+// of the two requests. It returns nil if the fingerprint of the earlier request is no longer stored. encode appends
+// the transaction of the request.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*txn.Builder)) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {
@@ -113,9 +113,9 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 	return err
 }
 
-// encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result, it
-// returns that result instead (INV-10) and skips all further checks: the queue or the caller's right may no
-// longer exist, or the queue may be full. wait is the delay before the caller's next request.
+// encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result, it returns
+// that result instead (INV-10) and skips all further checks. These checks could fail, because the queue or the
+// caller's right may no longer exist, or the queue may be full. wait is the delay before the caller's next request.
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
 ) (prior *query.Prior, wait time.Duration, err error) {
@@ -169,7 +169,7 @@ func (s *Service) encodePublish(
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
 	if !names[0].Found {
-		b.Purge(txn.NoQueue, 0) // refused when it is applied, unless an earlier attempt was applied before
+		b.Purge(txn.NoQueue, 0) // refused when applied, unless an earlier attempt was applied
 	} else {
 		if len(names[0].Forwards) == 0 { // forwards read the encoded messages
 			b.Refer(refs)
@@ -230,7 +230,7 @@ func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 		c.MaxBytes > 0 && heldBytes+uint64(sizeBytes+messages*recordOverhead) > c.MaxBytes
 }
 
-// splittable reports whether a refusal may apply to only some of the publishes in a request.
+// splittable reports whether an error may concern only some of the publishes in a request.
 func splittable(err error) bool {
 	if errors.Is(err, apierror.ErrDiskLow) {
 		return false
@@ -243,8 +243,8 @@ func splittable(err error) bool {
 	}
 }
 
-// checkRoom returns an error if the queue is full or paused, so that the request is not logged. The final
-// decision is made when a request is applied, because other clients may publish concurrently.
+// checkRoom returns an error if the queue is full or paused, so that the request is not logged. The final decision
+// is made when the request is applied, because other clients may publish concurrently.
 func checkRoom(q *query.Target, messages, sizeBytes int) error {
 	if q.Paused {
 		return fmt.Errorf("%w: %q", txn.ErrQueuePaused, q.Queue)

@@ -30,7 +30,7 @@ type streamCall struct {
 	correlation uint64
 	queue       string
 	producer    *pb.Producer
-	weight      int64                         // weight of all requests of one batch, set only in the last one
+	weight      int64                         // weight of all requests of a batch; set only in its last request
 	done        chan replication.CommitResult // capacity 1: the applier must not block
 	span        *tracing.Span                 // nil if the request is not traced
 }
@@ -38,7 +38,7 @@ type streamCall struct {
 // end records the outcome of the request. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && apierror.ConcernsNode(err) {
-		// Set broken before a later request of the stream can be submitted to a node that has recovered.
+		// Set broken before a later request of the stream can be submitted to the recovered node.
 		c.stream.broken.Store(true)
 	}
 	c.trace(r, err)
@@ -79,8 +79,8 @@ type publishStream struct {
 	lost          chan struct{}
 	disconnecting sync.Once
 	lostErr       error
-	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted: the
-	// client resends all of them, and they must commit in order.
+	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted, because
+	// the client resends all of them, and they must commit in order.
 	broken atomic.Bool
 
 	submitMu   sync.Mutex // held while requests are submitted; guards the fields below
@@ -105,21 +105,21 @@ func (s *Service) PublishStream(
 	}
 	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()
-	// The reader ends when this call returns, because that ends the context of the stream, and therefore Recv,
-	// Acquire and Submit.
+	// The reader ends when this call returns, because the context of the stream then ends, which ends Recv, Acquire and
+	// Submit.
 	go p.read(stream.Context())
 	return p.end(p.answer())
 }
 
-// end returns the status that ends the stream. The status contains the progress, unless requests are being
-// submitted.
+// end returns the status that ends the stream. The status contains the progress of the stream, unless requests are
+// being submitted.
 func (p *publishStream) end(err error) error {
 	st := p.server.status(err)
 	switch {
 	case st == nil:
 		return nil
 	case errors.Is(err, apierror.ErrSplit):
-		p.submitMu.Lock() // no requests follow the refused one, so the lock is held only briefly
+		p.submitMu.Lock() // held only briefly, because no requests follow the refused request
 	case !p.submitMu.TryLock():
 		return st
 	}
@@ -136,8 +136,9 @@ var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed",
 // maxMore limits the number of additional requests or responses in one message.
 const maxMore = 256
 
-// read submits the requests in the order of their arrival. An error of a request becomes its response. An error
-// of the node ends the stream, because the client must then find the active node.
+// read submits the requests in the order of their arrival. An error that concerns only one request becomes the
+// response to that request. An error that concerns the node ends the stream, because the client must then find the
+// active node.
 func (p *publishStream) read(ctx context.Context) {
 	var b publishBatch
 	var received codec.ReceivedPublish
@@ -173,8 +174,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit. The next request would have to wait anyway, and
-// would occupy memory. waitForRoom returns false if ctx ends first.
+// waitForRoom waits if one request has used the whole limit, until that request is answered. The next request would
+// have to wait anyway, and would occupy memory. waitForRoom returns false if ctx ends first.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {
@@ -194,7 +195,7 @@ type publishBatch struct { // contains the requests of one message; reused
 	// in the buffer.
 	items []replication.Item
 	ends  []int
-	// refs contains the large bodies of items, which stay in the receive buffer. refEnds contains the end index in
+	// refs contains the large bodies of items, which remain in the receive buffer. refEnds contains the end index in
 	// refs for each item.
 	refs            []txn.Ref
 	refEnds         []int
@@ -297,7 +298,7 @@ func (b *publishBatch) join(buf []byte) (bytes int) {
 	return bytes + len(buf)
 }
 
-// submit submits all items of b to the primary, or none.
+// submit submits all items of b to the primary. After an error, none was submitted.
 func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	p.submitMu.Lock()
 	defer p.submitMu.Unlock()
@@ -320,7 +321,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 }
 
 // prepare creates the call for a request and encodes the transaction of the request. If split is true, the stream
-// ends and the client must resend the request in parts.
+// must end, and the client must resend the request in parts.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
 ) (split bool) {
@@ -341,7 +342,7 @@ func (p *publishStream) prepare(
 	b.wait = max(b.wait, wait)
 	switch {
 	case err != nil:
-		// Do not split a retry: the first attempt may have been executed as a whole, with one outcome.
+		// Do not split a retry, because the first attempt may have been executed as a whole, with one outcome.
 		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
 			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
 		}
@@ -386,7 +387,7 @@ func (p *publishStream) answer() error {
 	}
 }
 
-// nextCall waits for the next request. At the end of the stream, it returns nil and the reason.
+// nextCall waits for the next request to answer. At the end of the stream, it returns nil and the reason.
 func (p *publishStream) nextCall() (*streamCall, error) {
 	if call := p.held; call != nil {
 		p.held = nil

@@ -10,11 +10,11 @@ import (
 )
 
 // When the active role ends and no other node is active, the accepted requests are committed (Primary.Settle) and
-// answered on their streams. Clients then need not retry each of them on the next active node.
+// answered on their streams. Clients then need not retry these requests on the next active node.
 
 const (
-	// submitTimeout limits the wait for requests that are being submitted when the session ends. Normally they are
-	// refused or committed within milliseconds.
+	// submitTimeout limits the wait for requests that are being submitted when the session ends. Normally the node
+	// refuses or commits such requests within milliseconds.
 	submitTimeout = 100 * time.Millisecond
 	submitPoll    = time.Millisecond
 )
@@ -75,7 +75,7 @@ func (p *publishStream) awaitSubmit() {
 	}
 }
 
-// lose ends the stream after the caller has lost a right. Requests that were already submitted are answered.
+// lose ends the stream after the caller has lost a right. Requests that were already submitted are still answered.
 func (p *publishStream) lose(reason error) {
 	p.disconnecting.Do(func() {
 		p.lostErr = reason
@@ -84,8 +84,7 @@ func (p *publishStream) lose(reason error) {
 	})
 }
 
-// submitted returns the next request that was submitted before the caller lost its right, or nil if there is
-// none.
+// submitted returns the next request that was submitted before the caller lost its right, or nil.
 func (p *publishStream) submitted() *streamCall {
 	if p.queued.Load() == 0 {
 		return nil

@@ -39,7 +39,7 @@ type bucket struct {
 	at     time.Time
 }
 
-// loadQuotas loads the quotas of the current rules. The usage of unchanged quotas is kept.
+// loadQuotas loads the quotas of the current rules. It preserves the measured usage of each queue pattern.
 func (s *Service) loadQuotas() {
 	s.quotasMu.Lock()
 	defer s.quotasMu.Unlock()
@@ -138,8 +138,8 @@ func (m *meter) published(messages, sizeBytes int) time.Duration {
 	return 0
 }
 
-// wait consumes n tokens and returns the time until the number of tokens is no longer negative. The bucket holds
-// at most the tokens of one second.
+// wait consumes n tokens. It returns the time until the number of tokens is no longer negative. The bucket holds at
+// most the tokens of one second.
 func (b *bucket) wait(now time.Time, rate float64, n int) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()

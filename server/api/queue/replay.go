@@ -61,7 +61,7 @@ type replay struct {
 	resp    pb.ReplayDeadLettersResponse
 }
 
-// setTarget sets the target queue. If name is empty, the origin of each message stays its target.
+// setTarget sets the target queue. If name is empty, the target of each message is its origin.
 func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 	if name == "" {
 		return nil
@@ -79,7 +79,7 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 }
 
 // run moves the messages that the subscription contains at the start of the call. It ignores messages that are
-// published later. With a filter, it stops at the limits of a call.
+// published later. With a filter, it stops at the limits of one call.
 func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	q := search{
 		service: r.service, session: r.session, records: true,
@@ -111,8 +111,8 @@ func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.R
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. An error of the node applies only to the last batch.
-// Therefore the outcome of the request is reported as unknown if earlier batches were executed.
+// failure adds the number of moved messages to an error. An error of the node applies only to the last batch. If
+// earlier batches were executed, the outcome of the request is therefore reported as unknown.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {

@@ -43,8 +43,8 @@ type Schedules struct {
 
 	q   *Service
 	log *zap.Logger
-	// changing contains one element while a schedule is changed. It only avoids conflicts: the version check of
-	// SwapMeta makes changes safe.
+	// changing contains one element while a schedule is changed. It only avoids conflicts, because the version check of
+	// SwapMeta already makes changes safe.
 	changing chan struct{}
 
 	mu     sync.Mutex // guards failed
@@ -130,7 +130,7 @@ func (st *storedSchedule) described() *pb.Schedule {
 	return s
 }
 
-// swap adds the operation that replaces the stored schedule with next.
+// swap adds the operation that replaces the stored schedule with next to a transaction.
 func (st *storedSchedule) swap(b *txn.Builder, next *pb.Schedule) {
 	value, err := proto.Marshal(next)
 	if err != nil {
@@ -149,7 +149,7 @@ func addRun(s *pb.Schedule, r *pb.ScheduleRun) {
 	s.History = s.GetHistory()[:min(len(s.GetHistory()), maxScheduleHistory)]
 }
 
-// pendingRun returns the index in the history of the failed attempt of an occurrence, or -1.
+// pendingRun returns the index in the history of the failed run of an occurrence, or -1.
 func pendingRun(s *pb.Schedule, due time.Time) int {
 	return slices.IndexFunc(s.GetHistory(), func(r *pb.ScheduleRun) bool {
 		failed := !r.GetManual() && r.GetOutcome() == pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED
@@ -274,7 +274,7 @@ func message(s *pb.Schedule, id string) *pb.Message {
 	return m
 }
 
-// operations adds operations to a transaction. It is nil if there is nothing to change.
+// operations adds operations to a transaction. It is nil if no change is needed.
 type operations func(*txn.Builder) error
 
 // scheduleChange returns the operations that change a schedule, or nil if no change is needed.
@@ -428,8 +428,8 @@ func (s *Schedules) run(ctx context.Context, req *pb.RunScheduleRequest) (*pb.Ru
 	return &pb.RunScheduleResponse{Queue: queue, Sequence: result.Ops[0].FirstSequence, Lsn: result.LSN}, nil
 }
 
-// encode adds the publish of an occurrence and the next state of the schedule. Both are applied, or neither
-// (INV-24).
+// encode adds the publish of an occurrence and the next state of the schedule to a transaction. Both are applied, or
+// neither (INV-24).
 func (s *Schedules) encode(b *txn.Builder, st *storedSchedule, next *pb.Schedule, due time.Time) error {
 	m := message(st.Schedule, st.GetName()+"@"+due.UTC().Format(time.RFC3339Nano))
 	target := [1]query.Target{{Queue: st.GetQueue()}}

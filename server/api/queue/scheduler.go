@@ -25,7 +25,8 @@ const (
 	commitRetryInterval = 200 * time.Millisecond // after an error of the node, not of the queue
 	minScheduleBackoff  = time.Second            // after a refused publish
 	maxScheduleBackoff  = time.Minute
-	// maxScheduleWait limits the delay after a forward jump of the clock, which timers do not follow.
+	// maxScheduleWait limits the wait for the next occurrence, because timers do not follow a forward jump of the
+	// clock.
 	maxScheduleWait = 10 * time.Second
 )
 
@@ -53,8 +54,8 @@ func (s *Schedules) setFailed(failed []FailedSchedule) {
 	s.failed = failed
 }
 
-// scheduler publishes the occurrences during one session. Its state is only a cache: another node continues from
-// the stored schedules.
+// scheduler publishes the occurrences during one session. Its state is only a cache, because another node continues
+// from the stored schedules.
 type scheduler struct {
 	s       *Schedules
 	session *session.Session
@@ -107,7 +108,7 @@ func (r *scheduler) run(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// refresh reads the changed schedules, and returns the sorted names of all schedules.
+// refresh reads the changed schedules. It returns the sorted names of all schedules that can be decoded.
 func (r *scheduler) refresh() (names []string) {
 	entries := query.MetaPrefix(r.s.q.store, scheduleKeys)
 	seen := make(map[string]bool, len(entries))
@@ -170,7 +171,7 @@ func (st *storedSchedule) failure() (text string, failed bool) {
 	return "", false
 }
 
-// step publishes the next occurrence of a schedule if it is due. It returns the time of the next step; zero if no
+// step publishes the next occurrence of a schedule if it is due. It returns the time of the next step, or zero if no
 // step follows.
 func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 	now := time.Now()
@@ -207,8 +208,8 @@ func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 	return e.retryAt
 }
 
-// publish commits the next step of a due schedule. If the publish is refused, publish records that and returns no
-// error.
+// publish commits the next step of a due schedule. If the publish is refused, publish records the refusal and
+// returns no error.
 func (r *scheduler) publish(ctx context.Context, e *scheduled, now time.Time) error {
 	step := e.plan.Step(e.last(), now, missedRule(e.Schedule))
 	next := proto.CloneOf(e.Schedule)
@@ -268,7 +269,7 @@ func (r *scheduler) fail(
 			e.retryAt = following
 		}
 		if i := pendingRun(next, due); i >= 0 && next.GetHistory()[i].GetError() == text {
-			return nil // an earlier attempt has recorded it
+			return nil // an earlier attempt has recorded the failure
 		}
 	}
 	addRun(next, &pb.ScheduleRun{
@@ -284,7 +285,7 @@ type refusal struct{ error }
 func (r *refusal) Unwrap() error { return r.error }
 
 // commit commits a transaction and then reads the schedule again. If the transaction is refused, the error is a
-// *refusal. Other errors are those of the node.
+// *refusal. Other errors are errors of the node.
 func (r *scheduler) commit(ctx context.Context, e *scheduled, fill operations) error {
 	var b txn.Builder
 	b.Begin(nil, now(), nil)

@@ -107,7 +107,7 @@ func (s *search) progress() *pb.SearchProgress {
 	}
 }
 
-// step reads the next part of the range, about maxBytes. It returns up to most matching messages; most must be at
+// step reads the next part of the range, about maxBytes. It returns at most most matching messages; most must be at
 // least 1. It also returns the sequences of the corrupt messages in that part.
 func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.Delivery, []uint64, error) {
 	if s.session.Paused() { // INV-2: the data read may be stale
@@ -144,7 +144,7 @@ func maxSearches() int { return max(runtime.GOMAXPROCS(0)/2, 1) }
 
 func (s *search) ascend(ctx context.Context, most uint64) (found []store.Delivery, corrupt []uint64, err error) {
 	s.read.MaxMessages = int(min(most, txn.MaxPublishMessages))
-	if s.filter != nil { // limit the number of messages, because a read locates all of them first
+	if s.filter != nil { // a read first locates all messages, so limit their number
 		s.read.MaxMessages = min(max(len(s.batch)+len(s.batch)/4, minSearchBatch), txn.MaxPublishMessages)
 	}
 	rest, corrupt, next, err := s.readFrom(ctx, s.from)
@@ -167,8 +167,8 @@ func (s *search) ascend(ctx context.Context, most uint64) (found []store.Deliver
 	return found, corrupt, nil
 }
 
-// readFrom reads messages of the range, starting at a sequence. next is the end of the range if no messages
-// remain.
+// readFrom reads messages of the range, starting at sequence from. next is the sequence to continue from, or the end
+// of the range if no messages remain.
 func (s *search) readFrom(
 	ctx context.Context, from uint64,
 ) (batch []store.Delivery, corrupt []uint64, next uint64, err error) {
@@ -185,8 +185,8 @@ func (s *search) readFrom(
 	return batch, corrupt, next, nil
 }
 
-// descend reads the window that precedes the position. If the window has too many messages, descend reduces the
-// window and returns ok = false.
+// descend reads the window of sequences that precedes the position. If the window has too many messages, descend
+// reduces it and returns ok = false.
 func (s *search) descend(
 	ctx context.Context, most uint64,
 ) (found []store.Delivery, corrupt []uint64, ok bool, err error) {

@@ -100,7 +100,7 @@ func TestSearchStepTimeout(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// BenchmarkSearch searches messages of 512 bytes in pages. One operation is the search of one message.
+// BenchmarkSearch searches messages of 512 bytes in pages. One operation is the evaluation of one message.
 func BenchmarkSearch(b *testing.B) {
 	const messages = 200_000
 	s := searchStore(b, vfs.OS(), b.TempDir(), messages)

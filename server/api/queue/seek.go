@@ -60,7 +60,8 @@ func (s *Service) seekSubscription(
 	}
 	var result *txn.Result
 	commit := func() (err error) {
-		// Wait for the outcome even if the caller leaves, because no consumer may attach before it is known.
+		// Wait for the outcome even if the caller cancels the call, because no consumer may attach before the outcome is
+		// known.
 		result, err = s.commit(context.WithoutCancel(ctx), session, o, func(b *txn.Builder) {
 			b.Seek(key.Queue, key.Sub, sequence)
 		})

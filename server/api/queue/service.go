@@ -104,8 +104,8 @@ func now() int64 { return time.Now().UnixMilli() }
 
 type origin struct {
 	producer *txn.Producer // nil if the request has no producer
-	// retry is set if an earlier attempt may be in the log but not applied. The outcome is then decided when this
-	// attempt is applied.
+	// retry is set if an earlier attempt may be in the log but not applied. In that case, the outcome is decided when
+	// this attempt is applied.
 	retry bool
 	prior *query.Prior // stored result; nil if the request was not executed before
 }
@@ -119,7 +119,7 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	return o, err
 }
 
-// missing reports whether a request must be logged although its queue or subscription does not exist. When the
+// missing reports whether a request must be logged although its queue or subscription does not exist. When such a
 // request is applied, it is refused permanently, unless an earlier attempt was executed.
 func (o *origin) missing(err error) bool {
 	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
@@ -153,7 +153,8 @@ func (s *Service) commit(
 	return o.result(result)
 }
 
-// result checks that a result can belong to a request with one operation, and returns it.
+// result returns a stored or new result. It returns an error if the request was refused, or if the result cannot
+// belong to a request with one operation.
 func (o *origin) result(r *txn.Result) (*txn.Result, error) {
 	err := apierror.Refusal(r, o.producer != nil)
 	if err == nil && len(r.Ops) != 1 {
@@ -167,8 +168,8 @@ func (s *Service) find(name string) (id uint64, err error) {
 	return found.QueueID, err
 }
 
-// findSub resolves the names of a queue and a subscription. An empty subscription name means "default". After an
-// error, the IDs are invalid.
+// findSub resolves the names of a queue and a subscription. An empty subscription name means "default". If an error
+// is returned, the IDs are invalid.
 func (s *Service) findSub(name, sub string) (id uint64, subID uint32, err error) {
 	found, err := s.lookup(name, subscriptionName(sub))
 	if err == nil && found.SubID == txn.NoSub {

@@ -132,7 +132,7 @@ func (s *Service) alterSubscription(
 	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
 		return nil, optionsErr
 	}
-	// Fields outside the mask stay unchanged.
+	// Fields outside the mask remain unchanged.
 	options.Own &= change.Fields
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
@@ -179,7 +179,7 @@ func (s *Service) checkFilter(text string) error {
 	return err
 }
 
-// DeleteSubscription deletes a subscription. Messages that are pending only for this subscription are deleted.
+// DeleteSubscription deletes a subscription. Messages that only this subscription has not acknowledged are deleted.
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {

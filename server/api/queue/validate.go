@@ -30,8 +30,7 @@ func pageSize(requested uint32, limit int) int {
 }
 
 // checkMessages checks the limits of the node and the features of the pair before memory is allocated. It returns
-// the minimum size of the batch in a transaction, in bytes. The limits of individual messages are checked by the
-// builder.
+// the minimum size of the batch in a transaction, in bytes. The builder checks the limits of individual messages.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if err := txn.CheckBatch(len(messages)); err != nil {
 		return 0, err
@@ -67,7 +66,8 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 
 const messageOverheadBytes = 13 // minimum size of a stored message without body and properties
 
-// checkTransactionBytes returns an error if a transaction is too large, before memory is allocated for it.
+// checkTransactionBytes returns an error if a transaction is too large. It is called before memory is allocated for
+// the transaction.
 func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
 		return fmt.Errorf("%w: transaction has about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,

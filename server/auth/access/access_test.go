@@ -48,8 +48,8 @@ func rule(principal, group, queue string, rights access.Right, roles ...string) 
 	}
 }
 
-// If two loads are concurrent, the rules are those of the newest table, even if the load that has read an older
-// table ends last.
+// After two concurrent loads, the rules are those of the newest table, even if the load that has read an older table
+// ends last.
 func TestConcurrentLoadsKeepNewestRules(t *testing.T) {
 	var rules access.Rules
 	var version atomic.Uint64
@@ -63,7 +63,7 @@ func TestConcurrentLoadsKeepNewestRules(t *testing.T) {
 			assert.NoError(t, rules.LoadFrom(read))
 			loaded.Store(true)
 		})
-		for range 100_000 { // the second load blocks, or finishes before the first
+		for range 100_000 { // the second load blocks, or finishes before the first load
 			if loaded.Load() {
 				break
 			}

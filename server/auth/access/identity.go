@@ -87,7 +87,7 @@ const (
 	Manage                    // create, alter, purge and delete a queue and its subscriptions
 	Operate                   // operate the nodes: switchover, settings, maintenance, access rules
 	Audit                     // read the audit log
-	Peer                      // calls reserved for the other node of the pair
+	Peer                      // make calls that are reserved for the other node of the pair
 
 	// QueueRights contains all rights on queues.
 	QueueRights = Publish | Consume | Browse | Manage
@@ -106,8 +106,8 @@ func (r Right) String() string {
 	return strings.Join(names, ",")
 }
 
-// StreamCheck contains a check that the handler of a stream adds to the requirements of the method, such as a
-// right on the requested queue. It is safe for concurrent use.
+// StreamCheck contains a check that the handler of a stream adds to the requirements of the method. For example, the
+// handler checks a right on the requested queue. StreamCheck is safe for concurrent use.
 type StreamCheck struct{ check atomic.Pointer[func() error] }
 
 // Check calls the added check. An error means that the stream must end.
@@ -125,7 +125,7 @@ func WithStreamCheck(ctx context.Context, h *StreamCheck) context.Context {
 	return context.WithValue(ctx, streamCheckKey{}, h)
 }
 
-// EndUnless returns the error of check. If check succeeds, EndUnless registers it for the stream: when check
+// EndUnless calls check and returns its error. If check succeeds, EndUnless registers it for the stream: when check
 // fails after a later change of the rules, the stream ends, even while its handler waits for a slow client. check
 // may be called from any goroutine.
 func EndUnless(ctx context.Context, check func() error) error {
@@ -134,7 +134,7 @@ func EndUnless(ctx context.Context, check func() error) error {
 	}
 	if h, ok := ctx.Value(streamCheckKey{}).(*StreamCheck); ok {
 		h.check.Store(&check)
-		return check() // check again: the rules may have changed before check was registered
+		return check() // again, because the rules may have changed before check was registered
 	}
 	return nil
 }
@@ -152,8 +152,8 @@ func Certificate(ctx context.Context) *x509.Certificate {
 	return info.State.VerifiedChains[0][0]
 }
 
-// CertificateName returns the principal of a certificate. It is the first URI, or else the first DNS name, or
-// else the common name.
+// CertificateName returns the principal of a certificate: the first URI, or else the first DNS name, or else the
+// common name.
 func CertificateName(cert *x509.Certificate) string {
 	switch {
 	case len(cert.URIs) > 0:

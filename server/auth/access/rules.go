@@ -34,7 +34,7 @@ var (
 	ErrNotFound = errors.New("access entry not found")
 	// ErrInUse is returned if a role cannot be deleted because a rule references it.
 	ErrInUse = errors.New("access entry is in use")
-	// ErrTokenExists is returned if a token with the name or the SHA-256 of a new token already exists.
+	// ErrTokenExists is returned if a token with the same name or SHA-256 already exists.
 	ErrTokenExists = errors.New("token already exists")
 	// ErrQuota is returned for requests that would exceed a quota.
 	ErrQuota = errors.New("quota exceeded")
@@ -50,7 +50,7 @@ type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held during LoadFrom
 
-	mu      sync.Mutex // guards all below, and changes of current
+	mu      sync.Mutex // guards the fields below, and changes of current
 	setting Setting
 	changed chan struct{}
 }
@@ -110,15 +110,15 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom calls Load with the result of read. Concurrent calls are serialized, so that an old table cannot
-// replace a newer one.
+// LoadFrom calls Load with the result of read. It serializes concurrent calls, so that an old table cannot replace a
+// newer one.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
 	return r.Load(read())
 }
 
-// swap replaces the table, increments its generation and closes changed. mu is held.
+// swap replaces the table, increments the generation and closes changed. The caller must hold mu.
 func (r *Rules) swap(t *Table) {
 	next := *t
 	next.generation++
@@ -176,8 +176,8 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret of the two nodes, which they use if no other credentials are configured.
-// It returns nil if there is no secret. The result must not be modified.
+// PeerSecret returns the shared secret of the two nodes, which authenticates them if no other credentials are
+// configured. It returns nil if no secret exists. The result must not be modified.
 func (r *Rules) PeerSecret() []byte { return r.Table().peer }
 
 // IsPeerSecret reports whether shown is the shared secret of the two nodes.

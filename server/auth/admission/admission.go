@@ -3,10 +3,10 @@
 // Package admission limits the connections to a node's ports, and closes connections that do not authenticate in
 // time.
 //
-// A connection is new until one of its calls has passed the auth interceptor. A connection that stays new for
-// Limits.HandshakeTimeout is closed, regardless of whether it is in the TLS handshake, in the HTTP/2 preface, or
-// has made no call. At a limit, the oldest new connections are evicted, so that half-open connections cannot lock
-// out clients. Slots are reserved for the other node of the pair.
+// A connection is new until one of its calls has passed the auth interceptor. A connection that remains new for
+// Limits.HandshakeTimeout is closed, regardless of whether it is in the TLS handshake or the HTTP/2 preface, or has
+// made no call. At a limit, the oldest new connections are evicted, so that half-open connections cannot lock out
+// clients. Slots are reserved for the other node of the pair.
 package admission
 
 import (
@@ -28,9 +28,9 @@ const (
 	// a slot must authenticate as the other node within peerTime, because clients may have the same address.
 	peerSlots = 32
 	peerTime  = time.Second
-	// refillTime is the time in which all attempts of an address are refilled.
+	// refillTime is the time in which the number of permitted attempts of an address is refilled from 0 to its maximum.
 	refillTime    = 4 * time.Second
-	evictInterval = 5 * time.Second // interval of the removal of addresses without connections
+	evictInterval = 5 * time.Second // interval at which addresses without connections are removed
 	// abandonedFraction determines the charge for a connection that ends before a call is admitted. The address is
 	// charged 1/abandonedFraction of its attempts, in addition to one attempt.
 	abandonedFraction = 256
@@ -109,7 +109,7 @@ type Listener struct {
 	refusals    bucket // used only by the goroutine in Accept
 	unprocessed unprocessed
 
-	mu        sync.Mutex // guards all below
+	mu        sync.Mutex // guards the fields below
 	open      int
 	fresh     int              // number of new connections in conns
 	conns     map[uint64]*Conn // by number
@@ -130,7 +130,7 @@ type source struct {
 	host string
 	open int
 	new  list.List // of *Conn, oldest first
-	// tries is the number of connections without calls that the address could open at the time refilled.
+	// tries is the number of connections without calls that the address could open at time refilled.
 	tries    float64
 	refilled time.Time
 }
@@ -206,7 +206,7 @@ func (a *sharedPort) Accept() (net.Conn, error) {
 	return a.l.accept(a.Listener, a.protocol, &a.refusals)
 }
 
-// reset closes a refused connection immediately with a TCP reset, regardless of unread data.
+// reset closes a refused connection immediately with a TCP reset, even if data is unread.
 func reset(raw net.Conn) {
 	if tcp, ok := raw.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0) // the connection is closed in any case
@@ -281,7 +281,8 @@ func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	return &plainConn{raw, c, seen}
 }
 
-// source returns the entry of a host with its tries refilled. It creates the entry if needed. mu is held.
+// source returns the entry of a host with its tries refilled. It creates the entry if needed. The caller must hold
+// mu.
 func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	s := l.sources[host]
 	if s == nil {
@@ -292,8 +293,8 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 	return s
 }
 
-// charge charges the address 1/share of its attempts. The balance may become negative, but not lower than -PerAddress.
-// Therefore twice refillTime is always sufficient to refill it.
+// charge subtracts 1/share of the maximum number of attempts from those of the address. The balance may become
+// negative, but not lower than -PerAddress. Therefore twice refillTime is always sufficient to refill it.
 func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
 	s.tries = max(s.tries-all/share, -all)
@@ -305,8 +306,8 @@ func (s *source) refill(limits Limits, now time.Time) {
 	s.refilled = now
 }
 
-// room reports whether one more connection of s can be admitted. It returns the connection that must be evicted
-// for it, or the reason for the refusal. mu is held.
+// room reports whether one more connection of s can be admitted. It returns the connection that must be evicted for
+// the new one, if any, or the reason for the refusal. The caller must hold mu.
 func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn, reason Reason, ok bool) {
 	if s.tries < 1 {
 		return nil, TooMany, false
@@ -335,8 +336,8 @@ func (l *Listener) room(s *source, limits Limits, now time.Time) (evicted *Conn,
 	return nil, reason, false
 }
 
-// mostCrowded samples addresses that have a connection to evict, and returns the one with the most new
-// connections, or nil. mu is held.
+// mostCrowded samples addresses that have a connection to evict. It returns the sampled address with the most new
+// connections, or nil. The caller must hold mu.
 func (l *Listener) mostCrowded(now time.Time) (most *source) {
 	looked := 0
 	for _, s := range l.sources { // random order
@@ -353,7 +354,7 @@ func (l *Listener) mostCrowded(now time.Time) (most *source) {
 	return most
 }
 
-// oldest returns the oldest new connection if it may be evicted, or nil. mu is held.
+// oldest returns the oldest new connection if it may be evicted, or else nil. The caller must hold mu.
 func (s *source) oldest(now time.Time) *Conn {
 	e := s.new.Front()
 	if e == nil {
@@ -366,14 +367,14 @@ func (s *source) oldest(now time.Time) *Conn {
 	return c
 }
 
-// evict removes a source that has no connections and has all its tries. mu is held.
+// evict removes s if it has no connections and all its tries. The caller must hold mu.
 func (l *Listener) evict(s *source, limits Limits, now time.Time) {
 	if s.refill(limits, now); s.open == 0 && s.tries >= float64(limits.PerAddress) {
 		delete(l.sources, s.host)
 	}
 }
 
-// evictIdle removes sources that are no longer needed, at most once per evictInterval. mu is held.
+// evictIdle removes sources that are no longer needed, at most once per evictInterval. The caller must hold mu.
 func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	if now.Sub(l.evictedAt) < evictInterval {
 		return
@@ -384,7 +385,7 @@ func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	}
 }
 
-// refused counts a refusal, and logs it with a rate limit.
+// refused counts a refused connection. It logs at most one refusal per reason and logInterval.
 func (l *Listener) refused(r Reason, host string, limits Limits) {
 	n, now := l.ended[r].Add(1), time.Now()
 	l.mu.Lock()

@@ -107,7 +107,7 @@ func (d *testListener) connectFrom(from string) *testConn {
 
 // closed reports whether the connection was closed.
 func (v *testConn) closed() bool {
-	_ = v.client.SetReadDeadline(time.Now().Add(time.Millisecond)) // fails if the connection was closed
+	_ = v.client.SetReadDeadline(time.Now().Add(time.Millisecond)) // an error means that the connection was closed
 	_, err := v.client.Read(make([]byte, 1))
 	return errors.Is(err, io.EOF)
 }
@@ -294,8 +294,8 @@ func TestAcceptSlowsAfterRefusals(t *testing.T) {
 	})
 }
 
-// The other node can connect even if the limits are reached. Other clients from its address that use the reserved
-// slots are disconnected.
+// The other node can connect even if the limits are reached. Other clients from the address of that node are
+// disconnected if they use the reserved slots.
 func TestPeerConnectsAtLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		d := open(t, admission.Limits{Connections: 1, PerAddress: 1, HandshakeTimeout: time.Minute}, "10.0.0.9")

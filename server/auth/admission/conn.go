@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is an admitted connection. A nil Conn represents the connection of a call over another transport; its
-// methods do nothing.
+// Conn is an admitted connection. A nil Conn represents a connection that no Listener has accepted. Methods of a nil
+// Conn do nothing.
 type Conn struct {
 	l      *Listener
 	source *source
@@ -68,8 +68,8 @@ func FromContext(ctx context.Context) *Conn {
 	return nil
 }
 
-// Authenticated records that a call has passed the auth interceptor. isPeer reports whether only the other node
-// may make that call.
+// Authenticated records that a call has passed the auth interceptor. isPeer reports whether the call is reserved for
+// the other node.
 func (c *Conn) Authenticated(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
@@ -88,7 +88,7 @@ func (c *Conn) Authenticated(isPeer bool) {
 	c.source.tries = min(c.source.tries+1, float64(c.l.o.Limits().PerAddress))
 }
 
-// AuthenticationFailed records a call with invalid credentials. If no call was admitted, the connection is closed
+// AuthenticationFailed records a call with invalid credentials. A connection without an admitted call is closed
 // after maxFailures such calls.
 func (c *Conn) AuthenticationFailed() {
 	if c == nil || c.known.Load() || c.wrong.Add(1) != maxFailures {
@@ -97,8 +97,8 @@ func (c *Conn) AuthenticationFailed() {
 	c.closeFor(Unauthenticated)
 }
 
-// Begin records the start of a call that requires no authentication. It prevents a timeout of the connection
-// until End, but does not mark the connection as authenticated.
+// Begin records the start of a call that requires no authentication. The connection does not time out until End is
+// called, but it is not marked as authenticated.
 func (c *Conn) Begin() {
 	if c != nil {
 		c.calls.Add(1)
@@ -112,7 +112,7 @@ func (c *Conn) End() {
 	}
 }
 
-// removeFromNew records that the connection is no longer new. Listener.mu is held.
+// removeFromNew records that the connection is no longer new. The caller must hold Listener.mu.
 func (c *Conn) removeFromNew() {
 	if c.element != nil {
 		c.source.new.Remove(c.element)
@@ -139,8 +139,8 @@ func (c *Conn) closeFor(reason Reason) {
 	_ = c.end() // the error is irrelevant, because the connection is abandoned
 }
 
-// closeAndCharge is like closeFor, but also charges the address 1/fraction of its attempts, which delays new
-// connections.
+// closeAndCharge is like closeFor, but also subtracts 1/fraction of the maximum number of attempts from those of the
+// address, which delays new connections.
 func (c *Conn) closeAndCharge(reason Reason, fraction float64) {
 	c.l.mu.Lock()
 	c.source.charge(fraction, c.l.o.Limits())
@@ -178,8 +178,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the received data, so that the bytes
-// returned last are part of the frame that gRPC processes.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the received data, so that the bytes returned
+// last belong to the frame that gRPC processes.
 type wire struct {
 	conn   *Conn
 	in     frames
@@ -225,14 +225,14 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write writes b to inner, and detects the calls that gRPC ends.
+// write writes b to inner, and detects in b the calls that gRPC ends.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])
 	return n, err //nolint:wrapcheck // a net.OpError has the details
 }
 
-// tcpConn keeps the methods of a TCP connection. plainConn is used for other connections. wire is nil if another
+// tcpConn wraps a TCP connection and keeps its methods. plainConn wraps other connections. wire is nil if another
 // connection, such as securedConn, parses the frames, or if the protocol is not HTTP/2.
 type (
 	tcpConn struct {

@@ -40,9 +40,9 @@ func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return &securedConn{conn, newWire(of)}, info, nil
 }
 
-// endWith closes the connection when the client's certificate expires. The connection of the other node stays
-// open, because closing it would stop replication. A condition is raised long before the certificate of a node
-// expires.
+// endWith schedules the end of the connection for the time when the client's certificate expires. The connection of
+// the other node remains open, because closing it would stop replication. A condition is raised long before the
+// certificate of a node expires.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simnet"
 )
 
-// A connection ends when the certificate of its client expires; connections with a valid certificate stay open.
+// A connection ends when the certificate of its client expires. Connections with a valid certificate remain open.
 func TestConnectionEndsWithCertificate(t *testing.T) {
 	synctest.Test(t, testConnectionEndsWithCertificate)
 }

@@ -22,18 +22,19 @@ const (
 	frameSettings     = 4
 	frameGoAway       = 7
 	frameContinuation = 9
-	// Error code that gRPC sends to a client that pings too often, and the offset of the code in the frame.
+	// enhanceYourCalm is the error code that gRPC sends to a client that pings too often. goAwayCode is the offset of
+	// the code in the frame.
 	enhanceYourCalm = 11
 	goAwayCode      = 4
 	goAwayBytes     = 8
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Limit of cancelled calls. The burst permits that a client cancels all its calls. Empty frames that do not end
-	// a stream also count.
+	// Limit of cancelled calls. The burst permits a client to cancel all its calls at once. Empty frames that do not
+	// end a stream also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
-	// The first resetsFree cancelled calls are not delayed. Each further one delays the next read of the connection,
+	// The first resetsFree cancelled calls are not delayed. Each further call delays the next read of the connection,
 	// which limits the CPU time for starting and cancelling calls. longestPause is the maximum delay of one read.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
@@ -41,7 +42,8 @@ const (
 	// Limit of SETTINGS, PRIORITY and extension frames.
 	maxSettings       = 100
 	settingsPerSecond = 10
-	// floodFraction determines the charge for flooding: the address is charged 1/floodFraction of its attempts.
+	// floodFraction determines the charge for flooding: 1/floodFraction of the maximum number of attempts of the
+	// address.
 	floodFraction = 8
 )
 
@@ -72,7 +74,8 @@ type frameHeaders struct {
 	have   int // number of bytes in header
 }
 
-// next returns the bytes that follow the next header. found is false if b does not complete that header.
+// next completes the next header with bytes of b, and returns the bytes that follow it. found is false if b does not
+// complete the header.
 func (h *frameHeaders) next(b []byte) (rest []byte, found bool) {
 	if h.skip > 0 {
 		n := min(h.skip, len(b))
@@ -122,8 +125,8 @@ func newWire(c *Conn) *wire {
 	return &wire{conn: c, in: frames{frameHeaders: frameHeaders{skip: prefaceBytes}}}
 }
 
-// pass counts the frames in b and returns the delay before the next read. ok is false if the client exceeds a
-// limit.
+// pass counts the frames in b and returns the required delay before the next read. ok is false if the client exceeds
+// a limit.
 func (f *frames) pass(c *Conn, b []byte) (pause time.Duration, ok bool) {
 	for {
 		var found bool

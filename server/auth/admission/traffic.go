@@ -27,7 +27,7 @@ type Caller struct {
 }
 
 // SetCaller records the caller of an admitted call. about returns the client's name and the TLS version. It is
-// called only for the first admitted call.
+// called only for the first admitted call of the connection.
 func (c *Conn) SetCaller(principal, authentication string, isPeer bool, about func() (client, tls string)) {
 	if c == nil {
 		return
@@ -58,7 +58,7 @@ type Use struct {
 	Consumes               bool // the stream receives messages; otherwise it publishes
 	Queues                 []string
 	Subscription           string
-	Credit, Unacknowledged uint64 // number of further messages that may be delivered, and number of messages in flight
+	Credit, Unacknowledged uint64 // numbers of messages that may still be delivered, and of messages in flight
 }
 
 // Stream is an open publish or consume call, created by Conn.Open.

@@ -12,21 +12,21 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Requests that handlers have not processed occupy memory. HTTP/2 flow control limits them for each call, but a
-// connection may have thousands of calls. The bytes are counted over all calls of all connections: the size of
-// received DATA frames minus the size of requests that handlers have finished.
+// Requests that handlers have not processed occupy memory. HTTP/2 flow control limits this memory for each call, but
+// a connection may have thousands of calls. Therefore the bytes of all calls of all connections are counted: the
+// size of received DATA frames minus the size of requests that handlers have finished.
 //
-// Above the limit, connections from addresses with more than their fraction of the data are not read. A
-// connection is closed if too much of its data cannot be processed. There are two exceptions: a large request
-// over a slow line while it keeps growing, and a complete request that waits for the node.
+// Above the limit, connections are not read if their address has more than its fraction of the data. A connection is
+// closed if too much of its data cannot be processed. Two exceptions apply: a large request over a slow line that
+// keeps growing, and a complete request that waits for the node.
 
 const (
 	reliefInterval = 10 * time.Millisecond // interval of checks while the limit is exceeded
 	reliefPause    = 5 * time.Millisecond  // interval at which a paused connection checks whether it may be read
-	// closeDelay is the time in which a connection must process at least as much data as it has unprocessed.
+	// closeDelay is the time in which a connection must process as much data as it has unprocessed.
 	closeDelay = 3 * time.Second
-	// The connection with the most unprocessed data may complete its request while it grows by unprocessedGrowth
-	// within unprocessedGrowthTime. While no other connection is paused, unprocessedGrowthAlone is sufficient.
+	// The connection with the most unprocessed data may complete its request if it grows by unprocessedGrowth within
+	// unprocessedGrowthTime. While no other connection is paused, growth by unprocessedGrowthAlone is sufficient.
 	unprocessedGrowth      = 1 << 20
 	unprocessedGrowthAlone = 64 << 10
 	unprocessedGrowthTime  = time.Second
@@ -46,7 +46,7 @@ type unprocessed struct {
 
 type connUnprocessed struct {
 	bytes   atomic.Int64
-	working atomic.Int64  // part of bytes: size of the requests that the node is processing
+	working atomic.Int64  // size of the requests that the node is processing, included in bytes
 	taken   atomic.Uint64 // total size of requests that handlers have finished
 	slow    atomic.Bool   // the connection is not read while the limit is exceeded
 	held    atomic.Bool   // the connection waits in await
@@ -77,7 +77,7 @@ type Incoming struct {
 
 	// The fields below are guarded by conn.unprocessed.mu.
 	bytes    int64
-	working  int64 // part of bytes: size of the request that the node is processing
+	working  int64 // size of the request that the node is processing, included in bytes
 	running  bool  // the handler is running
 	over     bool  // all data was received
 	released bool
@@ -93,8 +93,8 @@ func (in *Incoming) Value(key any) any {
 	return in.Context.Value(key)
 }
 
-// ServerOptions returns the options for a gRPC server behind a Listener. Without them, the data of each call is
-// not counted.
+// ServerOptions returns the options for a gRPC server behind a Listener. The data of calls is counted only with
+// these options.
 func ServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		// wire buffers the data instead, to determine which frame gRPC is processing.
@@ -183,8 +183,8 @@ func (in *Incoming) Consumed(bytes int) {
 	c.gone(n)
 }
 
-// Blocked records that a request waits for the node until over is called. During that time, no client is
-// penalized for unprocessed data, because its requests may be queued behind this one.
+// Blocked records that a request waits for the node until over is called. During that time, no client is penalized
+// for unprocessed data, because its requests may be queued behind the waiting request.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -194,7 +194,7 @@ func (in *Incoming) Blocked() (over func()) {
 	return func() { waiting.Add(-1) }
 }
 
-// release stops counting the data of the call. conn.unprocessed.mu is held.
+// release stops counting the data of the call. The caller must hold conn.unprocessed.mu.
 func (in *Incoming) release() {
 	if in.released {
 		return
@@ -229,7 +229,7 @@ func (c *Conn) arrived(call uint32, bytes int) {
 	}
 }
 
-// callEnded records that either end has cancelled the call, or that the node has responded.
+// callEnded records that the client or the node has cancelled the call, or that the node has responded.
 func (c *Conn) callEnded(call uint32) {
 	c.unprocessed.mu.Lock()
 	defer c.unprocessed.mu.Unlock()
@@ -329,10 +329,10 @@ func (l *Listener) pauseExcess() {
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the connection to close, or nil. It selects among the connections with too much unprocessed
-// data: first the address with the most data, then the connection with the most data. If awaited is not nil, its
-// request is growing, so neither awaited nor the connections that wait for it are selected. While the node itself
-// is the bottleneck, no connection is selected.
+// connToClose returns the connection to close, or nil. It considers the connections with too much unprocessed data.
+// Among these, it selects the address with the most data, and then the connection with the most data. If awaited is
+// not nil, its request is growing. In that case, neither awaited nor the connections that wait for it are selected.
+// While the node itself is the bottleneck, no connection is selected.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {
@@ -372,8 +372,8 @@ func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, gr
 }
 
 // growsBy reports whether the connection has so much unprocessed data that others wait for it, and has grown by
-// growth bytes within unprocessedGrowthTime. Reading stops at the limit, so only a request that is being
-// completed can keep growing.
+// growth bytes within unprocessedGrowthTime. A connection is not read beyond the limit, so only a request that is
+// being completed can keep growing.
 func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	if c == nil {
 		return false
@@ -401,8 +401,8 @@ func (c *Conn) holdsMoreThan(other *Conn, bySource map[*source]int64) bool {
 	return c.unprocessed.bytes.Load() > other.unprocessed.bytes.Load()
 }
 
-// holdsTooMuch reports whether, during the last closeDelay, the connection always had more unprocessed data than
-// its handlers have finished in that time. since is the start of pausing.
+// holdsTooMuch reports whether, during the last closeDelay, the connection always had more unprocessed data than its
+// handlers finished in that time. since is the start of pausing.
 func (c *Conn) holdsTooMuch(now, since time.Time) bool {
 	a := &c.unprocessed
 	if a.watched.Before(since) || c.l.unprocessed.waiting.Load() > 0 {

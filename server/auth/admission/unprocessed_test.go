@@ -249,8 +249,8 @@ func testExcessiveMemoryClosesConnection(t *testing.T) {
 	require.Equal(t, uint64(1), l.Stats().Ended["memory"])
 }
 
-// While requests of a client wait for the node, the client is not disconnected because of unprocessed data. While
-// they wait for data from the client, it is.
+// A client is not disconnected because of unprocessed data while its requests wait for the node. It is disconnected
+// while they wait for data from the client.
 func TestBlockedRequestKeepsConnection(t *testing.T) {
 	synctest.Test(t, testBlockedRequestKeepsConnection)
 }

@@ -5,7 +5,7 @@
 // or to the process log.
 //
 // Calls never wait for the file. If the disk is slow or full, records that do not fit into the queue are not
-// written. Such records are counted, raise a condition, and stay in memory.
+// written. Such records are counted, raise a condition, and remain in memory.
 package audit
 
 import (
@@ -29,7 +29,7 @@ import (
 const (
 	memoryRecords = 1000
 	queueRecords  = 4096 // capacity of the queue for the file
-	// After a denied call was recorded, further calls of the same kind are only counted for suppressTime. Beyond
+	// After a denied call is recorded, further calls of the same kind are only counted during suppressTime. Beyond
 	// maxKinds kinds, all denied calls with the same method and code are treated as one kind.
 	suppressTime = 10 * time.Second
 	maxKinds     = 1024
@@ -59,7 +59,7 @@ type Log struct {
 	records, lost atomic.Uint64
 	fileError     atomic.Pointer[string] // error of the file; nil without one
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	ring   []Record   // length memoryRecords; record n is at n % memoryRecords
 	next   uint64     // number of the next record
 	more   chan struct{}
@@ -169,8 +169,8 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	l.store(r)
 }
 
-// suppresses reports whether a denied call is only counted, because a call of the same kind was recorded
-// recently.
+// suppresses reports whether a denied call must not be recorded, because a call of the same kind was recorded
+// recently. It counts such a call.
 func (l *Log) suppresses(r *Record) bool {
 	host := r.Address
 	if h, _, err := net.SplitHostPort(host); err == nil {
@@ -197,7 +197,7 @@ func (l *Log) suppresses(r *Record) bool {
 }
 
 // takeCounted removes the counters that are at least suppressTime old at now. If now is zero, it removes all
-// counters. It returns records for those that have counted calls.
+// counters. It returns a record for each removed counter that is not 0.
 func (l *Log) takeCounted(now time.Time) []Record {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -286,8 +286,8 @@ func (l *Log) Stats() Stats {
 	return s
 }
 
-// Read returns the records in memory, starting at number from, and the number to continue from. missed is the
-// number of requested records that are no longer in memory. more is closed when further records exist.
+// Read returns the records in memory, beginning with number from, and the number of the next record. missed is the
+// number of requested records that are no longer in memory. more is closed when a further record is added.
 func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -301,7 +301,7 @@ func (l *Log) Read(from uint64) (records []Record, next, missed uint64, more <-c
 	return records, l.next, missed, l.more
 }
 
-// Newest returns the number of the oldest of the n newest records in memory.
+// Newest returns the number of the first of the n newest records in memory.
 func (l *Log) Newest(n uint64) uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()

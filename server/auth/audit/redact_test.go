@@ -105,7 +105,7 @@ func setAll(m protoreflect.Message, redacted bool, depth int) (secrets int) {
 	return secrets
 }
 
-// The record of a request, of any method, contains no bytes, maps, message bodies, tokens or passwords of it.
+// The record of a request of any method contains none of its bytes, maps, message bodies, tokens or passwords.
 func TestRequestsAreRedacted(t *testing.T) {
 	total := 0
 	for _, d := range requests(t) {

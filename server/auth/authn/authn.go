@@ -206,8 +206,8 @@ func (a *Authn) expired(expiry time.Time) *Error {
 	return nil
 }
 
-// jwtIdentity returns the identity in a JWT. It verifies each JWT only once for each version of the issuer's
-// keys.
+// jwtIdentity returns the identity in a JWT. It caches verified JWTs, and verifies them again only when the issuer's
+// keys have changed.
 func (a *Authn) jwtIdentity(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
 	now := a.now()
 	a.mu.Lock()
@@ -276,7 +276,7 @@ func (a *Authn) Wait(ctx context.Context) time.Duration {
 // Failures returns the number of failures for each check.
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
-// KeysError returns descriptions of problems. many is not empty if there were at least ManyFailures failures in
+// KeysError returns descriptions of two problems. many is not empty if at least ManyFailures failures occurred in
 // the last minute. keys is not empty if the issuer's keys are unavailable.
 func (a *Authn) KeysError() (many, keys string) {
 	if n, details := a.failures.check(a.now()); n >= ManyFailures {

@@ -124,7 +124,7 @@ func TestJWT(t *testing.T) {
 		},
 		"no audience":  {token: i.Token("alice", issuer.Claims{"aud": nil}), check: CheckAudience},
 		"wrong issuer": {token: i.Token("alice", issuer.Claims{"iss": "https://elsewhere"}), check: CheckIssuer},
-		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // its key has the ID of the issuer's key
+		"other issuer": {token: other.Token("alice", nil), check: CheckSignature}, // the keys have the same ID
 		"wrong key": {
 			token: i.SignedBy(jose.SigningKey{
 				Algorithm: jose.ES256, Key: jose.JSONWebKey{Key: unknown, KeyID: "key-1"},
@@ -207,8 +207,8 @@ func TestClaimPaths(t *testing.T) {
 	}
 }
 
-// A key that the node does not know is fetched from the issuer. When the issuer withdraws a key, the tokens that
-// it has signed become invalid.
+// A key that the node does not know is fetched from the issuer. When the issuer withdraws a key, the tokens signed
+// with that key become invalid.
 func TestKeyRotation(t *testing.T) {
 	for name, file := range map[string]bool{"URL": false, "file": true} {
 		t.Run(name, func(t *testing.T) {
@@ -247,8 +247,8 @@ func TestKeyRotation(t *testing.T) {
 	}
 }
 
-// Tokens with invented key IDs do not cause frequent requests to the issuer. Until the next fetch, their error is
-// AUTH_UNAVAILABLE.
+// Tokens with invented key IDs do not cause frequent requests to the issuer. Until the next fetch, such tokens are
+// rejected with AUTH_UNAVAILABLE.
 func TestUnknownKeysAreFetchedRarely(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, func(o *Options) { o.JWT.KeysURL = i.KeysURL() })
@@ -449,7 +449,7 @@ func TestFailureLimitIsBounded(t *testing.T) {
 	require.Positive(t, l.wait(bad, now), "the address with the most failures is kept")
 }
 
-// If an address sends ManyFailures invalid tokens, this is reported for a minute.
+// ManyFailures invalid tokens within a minute are reported for a minute.
 func TestManyFailures(t *testing.T) {
 	i := issuer.New(t)
 	a, c := fixture(t, i, nil)

@@ -3,13 +3,13 @@
 // Package authn authenticates callers by the token in a call's metadata, or by the client certificate of its
 // connection.
 //
-// A token takes precedence over a certificate, which then only secures the connection. Invalid credentials are
-// rejected even if other credentials of the call are valid. The auth interceptor handles callers without
-// credentials.
+// A token takes precedence over a certificate. In that case, the certificate only secures the connection. Invalid
+// credentials are rejected even if other credentials of the call are valid. The auth interceptor handles callers
+// without credentials.
 //
 // A token that the pair has created begins with TokenPrefix and is looked up by its SHA-256. Any other token is
 // treated as a JWT and is verified with the issuer's keys.
 //
-// If a token can expire or be revoked, access.Identity.Expired is set. The auth interceptor polls it while a
-// stream is open.
+// If a token can expire or be revoked, access.Identity.Expired is set. The auth interceptor polls that function
+// while a stream is open.
 package authn

@@ -36,7 +36,7 @@ const (
 	CheckUnavailable Check = "unavailable" // not checked: the keys of the issuer are unavailable
 )
 
-// Checks lists all checks.
+// Checks returns all checks.
 func Checks() []Check {
 	return []Check{
 		CheckHeader, CheckCertificate, CheckToken, CheckForm, CheckAlgorithm, CheckKey, CheckSignature, CheckIssuer,

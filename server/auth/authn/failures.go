@@ -12,8 +12,8 @@ import (
 )
 
 const (
-	// logInterval is the minimum interval between log lines about failures. Further failures in it are logged in one
-	// line.
+	// logInterval is the minimum interval between log lines about failures. All failures in an interval are logged in
+	// one line.
 	logInterval = 10 * time.Second
 	// ManyFailures is the number of failures within a minute that raises a condition.
 	ManyFailures = 100
@@ -23,7 +23,7 @@ const (
 type failures struct {
 	log *zap.Logger
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	total   map[Check]uint64
 	slots   [minuteSlots]uint64 // number of failures in each slot of the last minute
 	slot    int64               // number of the newest slot, counted from 1970
@@ -52,7 +52,7 @@ func (f *failures) add(e *Error, from netip.Prefix, now time.Time) {
 	f.logPending(now)
 }
 
-// advance clears the slots that have begun since the last call. mu is held.
+// advance clears the slots that have begun since the last call. The caller must hold mu.
 func (f *failures) advance(now time.Time) {
 	slot := now.Unix() / int64(60/minuteSlots)
 	if slot-f.slot >= minuteSlots || slot < f.slot {
@@ -65,7 +65,7 @@ func (f *failures) advance(now time.Time) {
 	f.slot = slot
 }
 
-// logPending logs the pending failures in one line, at most once per logInterval. mu is held.
+// logPending logs the pending failures in one line, at most once per logInterval. The caller must hold mu.
 func (f *failures) logPending(now time.Time) {
 	if f.pending == 0 || now.Sub(f.logged) < logInterval {
 		return

@@ -60,7 +60,8 @@ type verified struct {
 	version  uint64    // version of the keys
 }
 
-// verify checks the signature and the claims of a token. If fetch is set, it may fetch the issuer's keys again.
+// verify checks the signature and the claims of a token. If fetch is set and the key is unknown, it fetches the
+// issuer's keys again.
 func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verified, error) {
 	names, algs := algorithms()
 	if _, err := jose.ParseSignedCompact(raw, algs); err != nil {
@@ -84,7 +85,7 @@ func (v *verifier) verify(ctx context.Context, raw string, fetch bool) (*verifie
 	return v.checkClaims(token, set.version)
 }
 
-// checkClaims checks the claims of a token with a valid signature.
+// checkClaims checks the claims of a token with a valid signature, and returns the identity that the token proves.
 func (v *verifier) checkClaims(token *oidc.IDToken, version uint64) (*verified, error) {
 	var claims map[string]any
 	var times struct {
@@ -177,7 +178,8 @@ func groupsOf(value any) (groups []string, reason string) {
 	return groups, ""
 }
 
-// claim returns the claim with the name path or, if it does not exist, the claim at the dotted path.
+// claim returns the claim with the name path. If that claim does not exist, it returns the claim at the dotted path,
+// or nil.
 func claim(claims map[string]any, path string) any {
 	if v, ok := claims[path]; ok || path == "" {
 		return v
@@ -204,7 +206,8 @@ func instant(n *json.Number) (time.Time, bool) {
 	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
 }
 
-// callKeys is the key set for one call. It stores the error, because go-oidc returns only its text.
+// callKeys is the key set for one call. It stores the error of the key lookup, because go-oidc returns only the text
+// of errors.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm

@@ -41,7 +41,7 @@ type keys struct {
 
 	loading chan struct{} // capacity 1: held while the keys are read or fetched
 
-	mu      sync.Mutex // guards all below
+	mu      sync.Mutex // guards the fields below
 	set     []jose.JSONWebKey
 	version uint64 // incremented with each change of set
 	digest  [sha256.Size]byte
@@ -53,8 +53,7 @@ type keys struct {
 
 var errNoKey = errors.New("issuer has no key with this ID")
 
-// unavailableError is returned if the keys are unavailable, or were fetched so recently that they are not fetched
-// again.
+// unavailableError is returned if the keys are unavailable, or if the last fetch is too recent to fetch them again.
 type unavailableError struct {
 	cause error
 	wait  time.Duration
@@ -108,8 +107,8 @@ func (k *keys) generation() uint64 {
 	return k.version
 }
 
-// load reads or fetches the keys. If the last attempt is less than `after` ago, load returns an error with the
-// time of the next attempt. It returns nil if a concurrent call has loaded the keys.
+// load reads or fetches the keys. If the last attempt is less than `after` ago, load returns an error with the delay
+// until the next attempt. It returns nil if a concurrent call has loaded the keys.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {
@@ -135,7 +134,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	return nil
 }
 
-// read reads or fetches the keys, and uses them if they are valid. loading is held.
+// read reads or fetches the keys, and uses them if they are valid. The caller must hold loading.
 func (k *keys) read(ctx context.Context) {
 	// All waiting calls use this fetch, so the end of the context of one call must not cancel it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
@@ -215,7 +214,8 @@ func (k *keys) fetch(ctx context.Context) ([]byte, error) {
 	return raw, nil
 }
 
-// parse replaces the keys with those in raw. After an error, the old keys stay in use.
+// parse replaces the keys with those in raw. If err is not nil or raw is invalid, it records the error, and the old
+// keys remain in use.
 func (k *keys) parse(raw []byte, err error) {
 	var set []jose.JSONWebKey
 	if err == nil {
@@ -272,8 +272,8 @@ func usableKey(key *jose.JSONWebKey) bool {
 	return true
 }
 
-// refresh reads a changed file, or fetches keys that are too old. It returns an error if no valid keys are
-// available.
+// refresh reads the file if it has changed, or fetches the keys if they are too old. It returns an error if no valid
+// keys are available.
 func (k *keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	due := fileCheckInterval

@@ -13,12 +13,12 @@ import (
 )
 
 const (
-	// maxFailures is the number of failures that are allowed for an address in a burst. They are refilled at
+	// maxFailures is the number of failures in a burst that are permitted for an address. The allowance is refilled at
 	// failuresPerSecond.
 	maxFailures       = 30.0
 	failuresPerSecond = 1.0
-	// maxAddresses is the maximum number of addresses with recorded failures. Beyond it, evictSamples addresses are
-	// sampled, and the one with the most remaining failures is evicted.
+	// maxAddresses is the maximum number of addresses with recorded failures. Beyond that number, evictSamples
+	// addresses are sampled, and the address with the largest remaining allowance is evicted.
 	maxAddresses = 10_000
 	evictSamples = 8
 )
@@ -42,7 +42,8 @@ func (a *budget) refill(now time.Time) {
 	a.at = now
 }
 
-// wait returns the time until the address may cause another failure.
+// wait returns the time until credentials from the address may be checked again. It returns 0 if they may be checked
+// now.
 func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -75,7 +76,7 @@ func (l *limiter) failed(from netip.Prefix, now time.Time) {
 	a.left = max(0, a.left-1)
 }
 
-// evict evicts one address as described for maxAddresses. mu is held.
+// evict evicts one address as described for maxAddresses. The caller must hold mu.
 func (l *limiter) evict(now time.Time) {
 	var evicted netip.Prefix
 	most, tries := -1.0, 0

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package secretfile implements shared secrets in a file. The file is read again when it changes. Secrets are
-// compared in constant time. Errors and logs do not contain them.
+// compared in constant time, and do not appear in errors or logs.
 package secretfile
 
 import (
@@ -45,8 +45,8 @@ type secrets struct { // immutable
 }
 
 // Open reads a file of secrets, one per line. Empty lines and lines that begin with # are ignored. If onChange is
-// not nil, it is called with nil when new content is used. If new content is invalid, it is called once with the
-// error.
+// not nil, it is called with nil when new content is used. If new content is invalid, onChange is called once with
+// the error.
 func Open(path string, onChange func(error)) (*File, error) {
 	f := &File{path: path, onChange: onChange}
 	s, err := read(path)
@@ -64,7 +64,7 @@ func (f *File) First() string {
 	return f.now.Load().first
 }
 
-// Contains reports whether a secret is in the file. Its running time depends only on the file and the size of the
+// Contains reports whether a secret is in the file. Its running time depends only on the file and on the length of
 // secret.
 func (f *File) Contains(secret string) bool {
 	f.Check()
@@ -86,8 +86,8 @@ func (f *File) Check() {
 	_ = f.read() // the error is passed to onChange
 }
 
-// Reload reads the file immediately. If the content is invalid, it returns an error, and the previous secrets
-// stay in use.
+// Reload reads the file immediately. If the content is invalid, it returns an error, and the previous secrets remain
+// in use.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -104,7 +104,7 @@ func (f *File) Refused() error {
 	return nil
 }
 
-// read reads the file and uses its content if it is valid. mu is held.
+// read reads the file and uses its content if it is valid. The caller must hold mu.
 func (f *File) read() error {
 	s, err := read(f.path)
 	before := f.Refused()

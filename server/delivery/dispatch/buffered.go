@@ -5,8 +5,8 @@ package dispatch
 import "sync/atomic"
 
 const (
-	// minOutbox is the minimum outbox limit of a consumer, in bytes. It is also the minimum change of the bytes that
-	// is counted.
+	// minOutbox is the minimum outbox limit of a consumer, in bytes. Smaller changes of the buffered bytes are not
+	// counted.
 	minOutbox = 16 << 10
 	// maxUnconfirmedBatches limits the number of batches that are counted for a client that does not respond. gRPC
 	// buffers about one batch, and the next batch waits.
@@ -48,10 +48,10 @@ func (r *Registry) outboxBytes() int { return r.buffered.atMost(r.limits.Load().
 
 func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().BatchBytes) }
 
-// updateCount updates the registry's count of the consumer's bytes if it has changed by at least step. It counts
-// the outbox, and those bytes delivered since the client's last message that the node can still be buffering.
-// Therefore a client that reads but does not respond is counted like one that does not read. This only reduces
-// the batch size of other consumers.
+// updateCount updates the registry's count of the consumer's bytes if the number has changed by at least step. The
+// count includes the outbox, and the bytes delivered since the client's last message that the node may still be
+// buffering. A client that reads but does not respond is therefore counted like a client that does not read. This
+// only reduces the batch size of other consumers.
 func (c *Consumer) updateCount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unconfirmedBytes, maxUnconfirmedBatches*l.BatchBytes)

@@ -45,7 +45,7 @@ func testOutboxesShareLimit(t *testing.T) {
 	list := make([]*dispatch.Consumer, consumers)
 	for i := range list {
 		list[i] = f.attach(10_000)
-		synctest.Wait() // each fills its outbox before the next attaches: the order that needs most memory
+		synctest.Wait() // each consumer fills its outbox before the next attaches, which needs most memory
 	}
 	held, _ := f.registry.Stats(firstKey)
 	require.Less(t, held*size, uint64(2<<20+256<<10+consumers*(16+1)<<10), "%d messages", held)

@@ -33,7 +33,7 @@ type Consumer struct {
 	drain            draining
 	finishing        bool
 	left             bool
-	groups           int           // per lane: all deferred messages below this sequence were offered
+	groups           int           // number of message groups that the consumer owns
 	deferred         [lanes]uint64 // for each lane: all deferred messages below this sequence were offered to the consumer
 	// reportsPending is set by EnablePendingEvents. The next event reports pendingRejects and moved.
 	reportsPending        bool
@@ -59,16 +59,16 @@ type Event struct {
 	// DrainedCredit is the revoked credit.
 	Drained       uint64
 	DrainedCredit uint32
-	// PendingRejects contains rejects that Confirmed does not cover, because the dead-letter queue is full. The
-	// messages are moved when the dead-letter queue has space, or redelivered if the active is replaced first.
-	// PendingRejects is set only after EnablePendingEvents.
+	// PendingRejects contains the sequences of rejects that Confirmed does not cover, because the dead-letter queue is
+	// full. The messages are moved when the dead-letter queue has space. If the active is replaced first, they are
+	// redelivered. PendingRejects is set only after EnablePendingEvents.
 	PendingRejects []uint64
 	// Moved contains sequences of earlier PendingRejects that are no longer pending.
 	Moved []uint64
-	// Expired contains messages that were removed from the consumer because their acknowledgement deadline has
-	// passed. The client must process it before Messages.
+	// Expired contains the sequences of messages that were removed from the consumer because their acknowledgement
+	// deadline has passed. The client must process Expired before Messages.
 	Expired []uint64
-	// Refused contains the sequences of acks and rejects without effect, because the message was in Expired before.
+	// Refused contains the sequences of acks and rejects that had no effect, because the message had been in Expired.
 	// Refused is reported no later than the confirmation of these outcomes.
 	Refused []uint64
 	// AckTimeout is the new result of Consumer.AckTimeout, or nil if it has not changed.
@@ -107,7 +107,7 @@ func (c *Consumer) AddCredit(n uint32) error {
 // flight at this consumer.
 type Outcomes struct {
 	// Acks are acknowledged messages. They may include messages that are not in flight at this consumer, for example
-	// those delivered before a failover.
+	// messages delivered before a failover.
 	Acks []Range
 	// Nacks are redelivered after NackDelay or, if NackDelay is nil, after the redelivery delay of their queue.
 	Nacks     []Range
@@ -116,12 +116,13 @@ type Outcomes struct {
 	Rejects []Range
 	// Releases are redelivered immediately and are not counted as deliveries.
 	Releases []Range
-	// Confirm, if not 0, is a number that Next returns when these outcomes and all earlier ones are committed.
+	// Confirm, if not 0, is a number that Next returns when these and all earlier outcomes of the consumer are
+	// committed.
 	Confirm uint64
 }
 
-// Settle accepts outcomes of a consumer. It does not wait for their commit: Next returns Outcomes.Confirm when
-// they are committed. Settle blocks while too many outcomes are pending.
+// Settle accepts outcomes of a consumer and does not wait for their commit. Next returns Outcomes.Confirm when they
+// are committed. Settle blocks while too many outcomes are pending.
 func (c *Consumer) Settle(ctx context.Context, a Outcomes) error {
 	d := c.d
 	if err := d.checkDelivered(&a); err != nil {
@@ -192,9 +193,9 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.settled(held)
 }
 
-// Detach marks the messages of the consumer as not delivered, except those in seen, because they may still be in
-// transit to the client. The consumer receives no further messages. The caller must call Finish, and then Close,
-// which requeues the messages.
+// Detach marks the messages of the consumer as not delivered, except those in seen. It is used when messages may
+// still be in transit to the client. The consumer receives no further messages. The caller must call Finish, and
+// then Close, which requeues the messages.
 func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d
@@ -223,10 +224,11 @@ func (c *Consumer) Finish() {
 	signal(c.notify)
 }
 
-// requeueUnsent requeues the messages in the outbox. d.mu is held.
+// requeueUnsent requeues the messages in the outbox. The caller must hold d.mu.
 func (c *Consumer) requeueUnsent() { c.d.requeue(c.takeUnsent()) }
 
-// takeUnsent removes the messages in the outbox, and returns those without an outcome. d.mu is held.
+// takeUnsent empties the outbox. It returns the sequences of those messages that have no outcome. The caller must
+// hold d.mu.
 func (c *Consumer) takeUnsent() (unsent []uint64) {
 	for _, m := range c.outbox {
 		if _, still := c.inFlight[m.Sequence]; still {

@@ -34,7 +34,7 @@ func (q *corruptQueue) Read(
 	return dst, next, err
 }
 
-// Messages behind corrupt ones are delivered immediately. Corrupt messages are delivered when they are readable
+// Messages behind corrupt messages are delivered immediately. Corrupt messages are delivered when they are readable
 // again.
 func TestCorruptMessagesAreSkipped(t *testing.T) {
 	synctest.Test(t, testCorruptMessagesAreSkipped)

@@ -91,7 +91,8 @@ func (e *FullError) Error() string {
 
 func (*FullError) Unwrap() error { return txn.ErrQueueFull }
 
-// moveDead moves dead messages in batches. Messages that do not fit into the dead-letter queue remain pending.
+// moveDead moves the dead messages of batch to the dead-letter queue, several at a time. Messages that do not fit
+// remain pending.
 func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	slices.SortFunc(batch.dead, func(a, b pendingDead) int { return cmp.Compare(a.sequence, b.sequence) })
 	var waiting []pendingDead
@@ -130,8 +131,8 @@ func (d *dispatcher) moveDead(ctx context.Context, batch *settlement) error {
 	return nil
 }
 
-// reportMoved notifies consumers that their rejected messages in list are no longer pending, except the messages
-// in stay.
+// reportMoved notifies consumers that their rejected messages in list are no longer pending. It excludes the
+// messages in stay.
 func (d *dispatcher) reportMoved(list []pendingDead, stay []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -152,7 +153,8 @@ func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	return found
 }
 
-// readDead reads the first unacknowledged messages of list, and returns the remaining entries of list.
+// readDead reads the first messages of list and returns those that are readable and not acknowledged. rest contains
+// the entries of list that were not read.
 func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []Dead, rest []pendingDead, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,
@@ -203,8 +205,8 @@ func (d *dispatcher) keepDead(left []pendingDead, batch *settlement, reason *Ful
 	})
 }
 
-// postponeDead keeps dead messages pending, and notifies the consumers that rejected them. A consumer without
-// pending events receives its confirmation only when the messages are moved.
+// postponeDead makes the dead messages of batch pending again, and notifies the consumers that rejected them. A
+// consumer without pending events receives its confirmation only when the messages are moved.
 func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return
@@ -236,7 +238,7 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 // move about once per second.
 const fullFor = 5 * time.Second
 
-// RecordFull records that a queue has pending dead letters.
+// RecordFull records that a queue has dead letters that do not fit into the dead-letter queue.
 func (r *Registry) RecordFull(e *FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

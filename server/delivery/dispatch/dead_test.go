@@ -75,7 +75,8 @@ func (q *memoryQueue) moved() []dispatch.Dead {
 	return append([]dispatch.Dead(nil), q.dead...)
 }
 
-// settle settles messages and waits for the confirmation. No message may arrive before the confirmation.
+// settle settles messages and waits for the confirmation. It requires that no message arrives before the
+// confirmation.
 func (f *fixture) settle(c *dispatch.Consumer, a dispatch.Outcomes) {
 	f.t.Helper()
 	require.NoError(f.t, c.Settle(f.ctx, a))

@@ -32,7 +32,7 @@ func (m moment) add(d time.Duration) moment { return m + moment(d) }
 // deadlines is the deadline state of a subscription, guarded by dispatcher.mu.
 type deadlines struct {
 	timeout time.Duration // ack_timeout of the subscription; 0 means no deadline
-	since   moment        // last change of timeout: messages in flight at that time count as delivered then
+	since   moment        // last change of timeout; messages then in flight count as delivered at that time
 	next    moment        // time of the next check; 0 if none is scheduled
 	timer   *time.Timer   // nil before the first check
 }
@@ -48,7 +48,7 @@ type consumerDeadlines struct {
 	stalled  bool              // unsent messages were overdue, and Next has not been called since
 
 	expired, refused []uint64 // sequences for the next event
-	late             lateSet  // expired and not redelivered: outcomes are refused
+	late             lateSet  // expired and not redelivered; their outcomes are refused
 }
 
 // lateSet contains the most recently expired sequences. The zero lateSet is empty.
@@ -102,10 +102,10 @@ func (c *Consumer) AckTimeout() time.Duration {
 	return c.deadlines.reported
 }
 
-// idle reports whether the consumer receives no messages because of its deadlines. d.mu is held.
+// idle reports whether the consumer receives no messages because of its deadlines. The caller must hold d.mu.
 func (c *Consumer) idle() bool { return c.deadlines.silent || c.deadlines.stalled }
 
-// timeout returns the effective ack_timeout. d.mu is held.
+// timeout returns the effective ack_timeout. The caller must hold d.mu.
 func (c *Consumer) timeout() time.Duration {
 	own, of := c.deadlines.timeout, c.d.deadlines.timeout
 	if own == 0 || of == 0 {
@@ -140,7 +140,7 @@ func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d.checkDeadlinesAt(at)
 }
 
-// startDeadlines schedules the check of the deadlines of messages that Next returns now. d.mu is held.
+// startDeadlines schedules the check of the deadlines of messages that Next returns now. The caller must hold d.mu.
 func (c *Consumer) startDeadlines(now moment) {
 	if timeout := c.timeout(); timeout > 0 {
 		c.deadlines.outbox = now
@@ -148,15 +148,15 @@ func (c *Consumer) startDeadlines(now moment) {
 	}
 }
 
-// startOutbox starts the deadline by which the messages in the outbox must be sent. d.mu is held.
+// startOutbox starts the deadline by which the messages in the outbox must be sent. The caller must hold d.mu.
 func (c *Consumer) startOutbox() {
 	if c.timeout() > 0 {
 		c.startDeadlines(c.d.registry.elapsed())
 	}
 }
 
-// takeDeadlines moves the expired and the refused sequences, and a changed ack_timeout, to an event. d.mu is
-// held.
+// takeDeadlines moves the expired and the refused sequences, and a changed ack_timeout, to an event. The caller must
+// hold d.mu.
 func (c *Consumer) takeDeadlines(e *Event) {
 	s := &c.deadlines
 	e.Expired, s.expired = s.expired, nil
@@ -175,8 +175,8 @@ func (d *dispatcher) followAckTimeout() {
 	d.setAckTimeout(timeout)
 }
 
-// setAckTimeout changes the ack_timeout of the subscription. The new deadline of messages in flight starts now,
-// so that clients can extend it. d.mu is held.
+// setAckTimeout changes the ack_timeout of the subscription. The new deadline of messages in flight starts now, so
+// that clients can extend it. The caller must hold d.mu.
 func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	if d.deadlines.timeout == timeout {
 		return
@@ -190,7 +190,8 @@ func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	}
 }
 
-// checkDeadlinesAt schedules a check at the given time, unless an earlier check is scheduled. d.mu is held.
+// checkDeadlinesAt schedules a check at the given time, unless an earlier check is scheduled. The caller must hold
+// d.mu.
 func (d *dispatcher) checkDeadlinesAt(at moment) {
 	s := &d.deadlines
 	if s.next != 0 && s.next <= at || d.stopped != nil {
@@ -229,8 +230,8 @@ func (d *dispatcher) checkDeadlines() {
 	}
 }
 
-// overdue returns the overdue messages of a consumer, and whether its unsent messages are overdue. next is the
-// next deadline of the other messages, or 0. d.mu is held.
+// overdue returns the overdue messages of a consumer, and whether its unsent messages are overdue. next is the next
+// deadline of the other messages, or 0. The caller must hold d.mu.
 func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) {
 	timeout := c.timeout()
 	if timeout == 0 {
@@ -256,7 +257,7 @@ func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) 
 	return due, unsent, next
 }
 
-// expire releases the overdue messages of a consumer and requeues its unsent messages. d.mu is held.
+// expire releases the overdue messages of a consumer and requeues its unsent messages. The caller must hold d.mu.
 func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	if len(due) > 0 {
 		c.deadlines.silent = true
@@ -268,7 +269,7 @@ func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	d.order.left(c) // releases the message groups of c
 }
 
-// takeBack releases sent messages of a consumer and requeues its unsent messages. d.mu is held.
+// takeBack releases sent messages of a consumer and requeues its unsent messages. The caller must hold d.mu.
 func (d *dispatcher) takeBack(c *Consumer, sent []uint64) {
 	unsent := c.takeUnsent()
 	if len(sent) == 0 {
@@ -295,7 +296,7 @@ func (c *Consumer) addLate(sequences []uint64) {
 }
 
 // passActive activates the next consumer of an exclusive queue if the active consumer is idle. It releases the
-// messages of the idle consumer, because only one consumer may process messages. d.mu is held.
+// messages of the idle consumer, because only one consumer may process messages. The caller must hold d.mu.
 func (d *dispatcher) passActive() {
 	s, selects := d.order.(*selective)
 	if !selects || !s.exclusive || len(d.consumers) == 0 || !d.consumers[0].idle() {
@@ -319,14 +320,14 @@ func (d *dispatcher) passActive() {
 	s.consumersChanged()
 }
 
-// resumed records that a consumer is no longer silent or stalled. d.mu is held.
+// resumed records that a consumer is no longer silent or stalled. The caller must hold d.mu.
 func (d *dispatcher) resumed() {
 	d.passActive()
 	signal(d.wake)
 }
 
-// answered records the time of the outcomes, and removes acks and rejects of expired messages from a. d.mu is
-// held.
+// answered records the time of the outcomes, and removes acks and rejects of expired messages from a. The caller
+// must hold d.mu.
 func (c *Consumer) answered(a *Outcomes) {
 	if len(a.Acks)+len(a.Nacks)+len(a.Rejects)+len(a.Releases) == 0 {
 		return
@@ -356,7 +357,8 @@ func (c *Consumer) answered(a *Outcomes) {
 	}
 }
 
-// withoutSequences removes sequences from ranges. Both must be sorted, and each sequence must be in a range.
+// withoutSequences returns the ranges without the given sequences. Both arguments must be sorted, and each sequence
+// must be in a range.
 func withoutSequences(ranges []Range, sequences []uint64) (left []Range) {
 	for _, r := range ranges {
 		for len(sequences) > 0 && sequences[0] <= r.Last {
@@ -392,7 +394,7 @@ func (r *Registry) OldestInFlight(key Key) time.Duration {
 	return time.Duration(r.elapsed() - oldest)
 }
 
-// earliest returns the earlier of two moments, and ignores a moment that is unset.
+// earliest returns the earlier of two moments. It ignores a moment that is unset.
 func earliest(a, b moment) moment {
 	if a == 0 || b == 0 {
 		return max(a, b)
@@ -400,7 +402,8 @@ func earliest(a, b moment) moment {
 	return min(a, b)
 }
 
-// oldest returns the time of the oldest delivery in flight; 0 if no message is in flight. d.mu is held.
+// oldest returns the time of the oldest delivery in flight. It returns 0 if no message is in flight. The caller must
+// hold d.mu.
 func (c *Consumer) oldest() (first moment) {
 	for _, sent := range c.inFlight {
 		first = earliest(first, sent)

@@ -8,7 +8,7 @@ import (
 )
 
 type delayQueue struct {
-	at    map[uint64]time.Time // authoritative; the heap may contain removed or duplicate entries
+	at    map[uint64]time.Time // authoritative, because the heap may contain removed or duplicate entries
 	heap  delayHeap
 	timer *time.Timer // for the first entry; nil before the first use
 }
@@ -18,8 +18,8 @@ type delayedEntry struct {
 	sequence uint64
 }
 
-// requeueDelayed requeues sequences. Each is requeued after the delay in asked that a consumer requested, or else
-// after the redelivery delay of the queue.
+// requeueDelayed requeues sequences. Each sequence is requeued after the delay that a consumer requested (in asked),
+// or else after the redelivery delay of the queue.
 func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return

@@ -3,9 +3,9 @@
 // Package dispatch distributes the messages of a subscription to its consumers.
 //
 // Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns messages round-robin
-// to consumers with credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost
-// consumer) precede new ones, lowest sequence first. Priorities, message groups, single active consumers and consumers
-// with filters need another order: see selective. The acknowledgements of all consumers of a subscription that arrive
+// to consumers with credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost consumer)
+// precede new ones, lowest sequence first. Priorities, message groups, single active consumers and consumers with
+// filters need another order (see selective). The acknowledgements that arrive from all consumers of a subscription
 // during a commit form the next transaction.
 //
 // # Invariants
@@ -15,10 +15,10 @@
 //     (INV-2).
 //   - `confirmed` increases only after the transaction that contains the acks is committed.
 //   - A message that reached the delivery limit, or was rejected, is moved to the dead-letter queue. A reject is
-//     confirmed when the move is committed. While the dead-letter queue is full, the message stays in its queue
+//     confirmed when the move is committed. While the dead-letter queue is full, the message remains in its queue
 //     without a consumer, and consumers that support it are notified.
-//   - A message that does not match the filter of its subscription is acknowledged instead of delivered, with a delay,
-//     while a consumer waits for messages.
+//   - A message that does not match the filter of its subscription is acknowledged instead of delivered. The
+//     acknowledgement is delayed, and requires that a consumer waits for messages.
 //   - A corrupt message is skipped, and read again every few seconds until it is readable or acknowledged.
 //   - Each message group has at most one message in flight (see groups).
 //   - An expired message is not delivered; server/delivery/expiry removes it.
@@ -26,7 +26,8 @@
 //   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
 //   - After its acknowledgement deadline, a message leaves its consumer, and its delivery is counted. Later outcomes of
 //     that delivery have no effect (INV-22, see deadline.go).
-//   - While other work needs the CPU, the dispatchers may use only a fraction of it, in turns (see throttle).
+//   - While other work needs the CPU, the dispatchers may together use only a fraction of it, in turns (see
+//     throttle).
 //
 // The package does not depend on gRPC, protobuf or replication. It uses a Source and a Settler.
 package dispatch
@@ -89,8 +90,9 @@ type Source interface {
 		messages []Message, next uint64, err error)
 	// Priorities returns the priorities of the given sequences, in the same order.
 	Priorities(queue uint64, sequences []uint64) []uint8
-	// Order reports whether a queue delivers higher priorities first, which is fixed when the queue is created. It
-	// also reports whether each subscription has a single active consumer, which can be altered.
+	// Order returns two properties of a queue. prioritized reports whether it delivers higher priorities first, which
+	// is fixed when the queue is created. exclusive reports whether each subscription has a single active consumer,
+	// which can be altered.
 	Order(queue uint64) (prioritized, exclusive bool)
 	// NextSequence returns the sequence of the queue's next message.
 	NextSequence(queue uint64) (uint64, bool)
@@ -109,8 +111,8 @@ type Source interface {
 	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
 	// filter.
 	Filter(key Key) (matches func(record []byte) bool, err error)
-	// Filters returns a value that changes whenever the result of Filter may change. The value changes before
-	// messages that are published after the change can be read.
+	// Filters returns a value that changes whenever the result of Filter may change. The value changes before messages
+	// that are published after that can be read.
 	Filters() uint64
 	// Watch returns a channel that receives a value after changes of the queue. One value can represent several
 	// changes. cancel ends the watch.
@@ -278,8 +280,8 @@ func (r *Registry) SetPaused(paused bool) {
 }
 
 // Altered applies the current pause and acknowledgement deadline of a queue and its subscriptions. txn.NoQueue
-// selects all queues. Altered must be called after the transaction is applied and before the response is sent.
-// After that, Next returns no message of a paused subscription.
+// selects all queues. Altered must be called after the transaction is applied and before the response is sent. After
+// Altered, Next returns no message of a paused subscription.
 func (r *Registry) Altered(queue uint64) {
 	r.mu.Lock()
 	dispatchers := make([]*dispatcher, 0, 1)
@@ -317,7 +319,7 @@ func (r *Registry) Stop(reason error) {
 	r.mu.Unlock()
 }
 
-// Wait waits until the dispatchers have stopped after Stop.
+// Wait waits until all dispatchers have stopped. It must be called after Stop.
 func (r *Registry) Wait() { r.running.Wait() }
 
 // Settled removes messages from the consumers of a subscription after another transaction acknowledged or released the
@@ -373,8 +375,8 @@ func (r *Registry) detached() {
 	r.buffered.attached(r.consumers, r.limits.Load())
 }
 
-// retire removes a dispatcher that has neither consumers nor pending settlements, unless a consumer has attached
-// in the meantime.
+// retire removes a dispatcher that has neither consumers nor pending settlements. It does nothing if a consumer has
+// attached in the meantime.
 func (r *Registry) retire(d *dispatcher) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -421,8 +423,8 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes. These
-// are the messages of subscriptions that have lost their last consumer since the last call.
+// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes. Activity
+// omits subscriptions that have lost their last consumer. The next call returns only later changes.
 func (r *Registry) TakeDetached() map[uint64]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -431,7 +433,7 @@ func (r *Registry) TakeDetached() map[uint64]uint64 {
 	return out
 }
 
-// countDetached adds the delivered messages of a removed dispatcher to detachedCounts. mu is held.
+// countDetached adds the delivered messages of a removed dispatcher to detachedCounts. The caller must hold mu.
 func (r *Registry) countDetached(d *dispatcher) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

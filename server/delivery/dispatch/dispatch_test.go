@@ -113,7 +113,8 @@ func (q *memoryQueue) Read(
 	return dst, next, nil
 }
 
-// ReadPriorities reads one lane at a time: the lowest sequences of the highest priority that has messages.
+// ReadPriorities reads one priority at a time. It returns the lowest sequences of the highest priority that has
+// messages.
 func (q *memoryQueue) ReadPriorities(
 	ctx context.Context, key dispatch.Key, lanes *store.Lanes, maxMessages, _ int, dst []dispatch.Message,
 ) ([]dispatch.Message, uint64, error) {
@@ -267,7 +268,7 @@ func limits() dispatch.Limits {
 	return dispatch.Limits{Consumers: 10, Outstanding: 1000, BatchBytes: 1 << 10, OutboxBytes: 4 << 10}
 }
 
-// simulated runs a subtest in its own synctest bubble.
+// simulated runs a subtest in a separate synctest bubble.
 func simulated(t *testing.T, name string, test func(t *testing.T)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
@@ -510,7 +511,8 @@ func testCloseReturnsReason(t *testing.T) {
 	require.ErrorIs(t, err, reason)
 }
 
-// If a read or a commit fails, the consumers end with its error. A later consumer receives the messages again.
+// If a read or a commit fails, the consumers end with the error of the read or commit. A later consumer receives the
+// messages again.
 func TestErrorsEndConsumers(t *testing.T) { synctest.Test(t, testErrorsEndConsumers) }
 
 func testErrorsEndConsumers(t *testing.T) {
@@ -685,7 +687,7 @@ func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 	}
 }
 
-// Messages delivered to consumers that have detached are counted once.
+// Messages delivered to consumers that have detached are counted only once.
 func TestTakeDetached(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

@@ -41,8 +41,8 @@ type dispatcher struct {
 
 	following sync.Mutex // serializes followPause; must be locked before mu
 
-	// mu guards the fields below and the fields of the consumers. Methods that use these fields without locking mu
-	// require that the caller holds it.
+	// mu guards the fields below and the fields of the consumers. The caller must hold mu for methods that use these
+	// fields without locking it.
 	mu        sync.Mutex
 	consumers []*Consumer
 	order     order
@@ -60,7 +60,7 @@ type dispatcher struct {
 	committing settlement // taken by settle and not committed yet; contains only the outcomes
 	returning  bool       // messages of a lost consumer will be requeued soon; no newer message may precede them
 	drains     bool       // a consumer has requested a drain since the last read
-	reading    bool       // a read is in progress; mu is not held during it
+	reading    bool       // a read is in progress, without mu
 	pending    settlement
 	skipped    skipped
 	// deadWait is set until pending dead messages must be retried. deadFull is set when the reason was logged.
@@ -322,25 +322,25 @@ func (d *dispatcher) readOn(
 	return messages, progressed, nil
 }
 
-// demand delivers buffered messages and returns how many more messages the consumers can accept (want), at most
-// most. If want is not 0, the caller must read the sequences in again or, if again is empty, new messages with
-// from. It must then call endRead. queueChanged reports that the queue has changed, and that the order was
-// notified of that.
+// demand delivers buffered messages. It returns how many more messages the consumers can accept (want), at most
+// most. If want is not 0, the caller must read the sequences in again or, if again is empty, new messages with from.
+// It must then call endRead. queueChanged reports that the queue has changed, and that the order was notified of the
+// change.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.canDeliver() {
-		d.noReceiver = !d.suspended // a change of the queue resumes delivery
+		d.noReceiver = !d.suspended // only a suspended queue can resume when it changes
 		if d.suspended && !d.paused {
 			d.answerAllDrains()
 		}
 		return 0, nil, nil, false
 	}
 	if d.polls {
-		// Messages published before a consumer added credit must be visible here. Therefore check for changes while the
-		// lock is held.
+		// Messages published before a consumer added credit must be visible here. Therefore changes are checked with the
+		// lock held.
 		select {
 		case <-changed:
 			queueChanged = true
@@ -385,8 +385,8 @@ func (d *dispatcher) nextConsumer() *Consumer {
 	return nil
 }
 
-// readAgain reads sequences in ascending order, up to about maxBytes. It returns the sequences that it has not
-// read in left. Messages acknowledged in the meantime are in neither result.
+// readAgain reads sequences in ascending order, up to about maxBytes. left contains the sequences that it has not
+// read. Messages acknowledged in the meantime are in neither result.
 func (d *dispatcher) readAgain(
 	ctx context.Context, sequences []uint64, maxBytes int,
 ) (found []Message, left []uint64, err error) {
@@ -420,8 +420,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// redeliverRead redelivers messages. It skips the ranges in others, which were corrupt before and do not match
-// the filter. Messages that no consumer can accept now stay requeued, and so do those in left.
+// redeliverRead redelivers messages. It skips the ranges in others, which were corrupt before and do not match the
+// filter. Messages that no consumer can accept now, and the messages in left, remain requeued.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()
@@ -480,7 +480,7 @@ func (d *dispatcher) requeue(sequences []uint64) {
 }
 
 // detach removes a consumer. The deliveries of the messages that were sent to it are counted. When the count is
-// committed, these messages are redelivered, together with its unsent messages.
+// committed, these messages are redelivered, together with the unsent messages of the consumer.
 func (d *dispatcher) detach(c *Consumer) {
 	d.mu.Lock()
 	at := slices.Index(d.consumers, c)
@@ -523,8 +523,8 @@ func (d *dispatcher) detach(c *Consumer) {
 	d.registry.detached()
 }
 
-// filterCorrupt removes corrupt messages from a read result. If a message has a group, the dispatcher starts to
-// maintain message groups.
+// filterCorrupt removes corrupt messages from a read result and records them. If a message has a group, the
+// dispatcher starts to maintain message groups.
 func (d *dispatcher) filterCorrupt(messages []Message) []Message {
 	_, grouped := d.order.(*selective)
 	messages = slices.DeleteFunc(messages, func(m Message) bool {

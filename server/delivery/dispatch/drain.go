@@ -10,9 +10,9 @@ type draining struct {
 	done   bool
 }
 
-// Drain requests an Event with Drained = number. The event is sent when all messages that are now available to
-// the consumer are delivered, or when the credit is used up. The remaining credit is revoked. A later request
-// replaces an earlier one.
+// Drain requests an Event with Drained = number. The event is sent when all messages that are now available to the
+// consumer are delivered, or when the credit is used up. The remaining credit is revoked. A later request replaces
+// an earlier request.
 func (c *Consumer) Drain(number uint64) {
 	d := c.d
 	next, ok := d.registry.source.NextSequence(d.key.Queue)
@@ -27,8 +27,8 @@ func (c *Consumer) Drain(number uint64) {
 	signal(d.wake)
 }
 
-// beginDrains makes the order read from its position again, because the order may not have seen messages
-// published before the request. d.mu is held, and no read is in progress.
+// beginDrains makes the order read from its position again, because the order may not have read messages published
+// before the request. The caller must hold d.mu, and no read may be in progress.
 func (d *dispatcher) beginDrains() {
 	if !d.drains {
 		return
@@ -40,8 +40,8 @@ func (d *dispatcher) beginDrains() {
 	}
 }
 
-// answerDrains answers the drains of consumers to which no further message can be delivered. want and again are
-// the results of order.demand. d.mu is held.
+// answerDrains answers the drains of consumers to which no further message can be delivered. want and again are the
+// results of order.demand. The caller must hold d.mu.
 func (d *dispatcher) answerDrains(want int, again []uint64) {
 	limit := d.registry.limits.Load().Outstanding
 	for _, c := range d.consumers {
@@ -59,7 +59,8 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 	}
 }
 
-// answerAllDrains answers all drains of a paused subscription, because no message is available. d.mu is held.
+// answerAllDrains answers all drains of a paused subscription, because no message is available. The caller must hold
+// d.mu.
 func (d *dispatcher) answerAllDrains() {
 	for _, c := range d.consumers {
 		if c.drain.number != 0 && !c.drain.done {

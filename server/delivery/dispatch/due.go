@@ -13,14 +13,14 @@ func (r *Registry) Due(queue uint64, sequences []uint64) {
 }
 
 // Acknowledged removes messages from the consumers of a queue. It must be called after another transaction that
-// acknowledged the messages for all subscriptions is applied.
+// acknowledges the messages for all subscriptions is applied.
 func (r *Registry) Acknowledged(queue uint64, acks []Range) {
 	for _, d := range r.ofQueue(queue) {
 		d.settled(acks, nil)
 	}
 }
 
-// InFlight returns those of the sequences that must not be dead-lettered now. They are in flight at a consumer of
+// InFlight returns the sequences that must not be dead-lettered now. These messages are in flight at a consumer of
 // any subscription of the queue, have an uncommitted outcome, or will be acknowledged because they do not match a
 // filter.
 func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
@@ -53,7 +53,7 @@ func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// unanswered removes the sequences that have an uncommitted outcome, in place.
+// unanswered removes the sequences that have an uncommitted outcome in place, and returns the remaining sequences.
 func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }
@@ -69,8 +69,8 @@ func (r *Registry) ofQueue(queue uint64) (list []*dispatcher) {
 	return list
 }
 
-// due requeues deliverable messages that the read position has passed. During a read, the position is unknown, so
-// endDue requeues them after it.
+// due requeues the given messages if the read position has passed them. During a read, the position is unknown, so
+// endDue requeues them after the read.
 func (d *dispatcher) due(sequences []uint64) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,9 +84,9 @@ func (d *dispatcher) due(sequences []uint64) {
 	d.requeueDue(sequences)
 }
 
-// requeueDue requeues the messages that the read position has passed; later reads return the other messages.
-// Messages that are in flight or buffered, or that have an outcome, are not requeued: a read returned them after
-// they became readable and before this call.
+// requeueDue requeues the messages that the read position has passed. Later reads return the other messages.
+// Messages that are in flight or buffered, or that have an outcome, are not requeued, because a read has already
+// returned them.
 func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.delayed.at[sequence]

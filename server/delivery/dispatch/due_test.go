@@ -75,8 +75,8 @@ func timed(t *testing.T, a txn.Attributes) []byte {
 	return rec
 }
 
-// A message that expires before it is sent is not sent and uses no credit. This applies to its own expiry time
-// and to the TTL of its queue. If the TTL is removed, the message is delivered later.
+// A message that expires before it is sent is not sent and uses no credit. This applies to the expiry time of the
+// message and to the TTL of its queue. If the TTL is removed, the message is delivered.
 func TestExpiredIsNotDelivered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -145,8 +145,8 @@ func TestRedeliveryDelay(t *testing.T) {
 		require.NoError(t, c.Settle(f.ctx, dispatch.Outcomes{Nacks: one(3), NackDelay: &noDelay}))
 		again(3*time.Second, 3)
 
-		// A message that is acknowledged during its delay is not redelivered. Messages of a lost consumer are delayed,
-		// too.
+		// A message that is acknowledged during its delay is not redelivered. Messages of a lost consumer are also
+		// delayed.
 		f.confirm(c, one(2), one(1), 3)
 		f.registry.Settled(dispatch.Key{Queue: 1, Sub: 1}, one(1), nil)
 		f.queue.mu.Lock()
@@ -177,8 +177,8 @@ func testInFlight(t *testing.T) {
 	require.Empty(t, f.registry.InFlight(1, []uint64{1, 2, 3}))
 }
 
-// A message that a read has returned before the call of Due is delivered only once, regardless of whether it is
-// in flight or waits for a consumer.
+// A message that a read returned before the call of Due is delivered only once, regardless of whether it is in
+// flight or waits for a consumer.
 func TestDueIsDeliveredOnce(t *testing.T) {
 	for name, prioritized := range map[string]bool{"plain": false, "priorities": true} {
 		simulated(t, name, func(t *testing.T) {
@@ -197,8 +197,8 @@ func TestDueIsDeliveredOnce(t *testing.T) {
 	}
 }
 
-// Due does not redeliver a message that a consumer has already settled: neither while the outcome is pending or
-// is being committed, nor during the redelivery delay.
+// Due does not redeliver a message that a consumer has already settled. This applies while the outcome is pending or
+// being committed, and during the redelivery delay.
 func TestDueDuringSettlement(t *testing.T) {
 	for name, c := range map[string]struct {
 		outcome dispatch.Outcomes

@@ -32,7 +32,7 @@ func (d *dispatcher) expired(m *Message, now *int64) bool {
 	return at != 0 && at <= *now
 }
 
-// addOverdue removes expired messages from the consumer. Package expiry deletes or dead-letters them.
+// addOverdue removes expired messages from the consumer. Package expiry removes them from the queue.
 func (c *Consumer) addOverdue(sequences []uint64) {
 	d := c.d
 	for _, sequence := range sequences {

@@ -9,8 +9,8 @@ import (
 
 const (
 	filterReadMessages = 1024
-	// skippedMost and skippedDelay limit the number of ranges of filtered messages that are acknowledged in one
-	// transaction, and the time for which they are collected. A transaction for each message would cost more than
+	// skippedMost limits the number of ranges of filtered messages that are acknowledged in one transaction.
+	// skippedDelay limits the time for which they are collected. A transaction for each message would cost more than
 	// its delivery.
 	skippedMost  = 1024
 	skippedDelay = 200 * time.Millisecond
@@ -32,8 +32,8 @@ func (d *dispatcher) setFilter() error {
 	return nil
 }
 
-// match splits a read result into the messages that match the current filter, and the ranges of the messages that
-// do not. d.mu is not held, because the evaluation is slow.
+// match splits a read result into the messages that match the current filter, and the ranges of the other messages.
+// d.mu must not be held, because the evaluation is slow.
 func (d *dispatcher) match(messages []Message) (matching []Message, others []Range, err error) {
 	if d.filters != d.registry.source.Filters() {
 		if err := d.setFilter(); err != nil {

@@ -10,20 +10,20 @@ import (
 )
 
 const (
-	// maxGroups limits the number of groups of a subscription for which a consumer is recorded. Beyond it, groups
-	// without a message in flight are evicted. The next message of an evicted group may be delivered to another
+	// maxGroups limits the number of groups of a subscription for which a consumer is recorded. Beyond that number,
+	// groups without a message in flight are evicted. The next message of an evicted group may be delivered to another
 	// consumer.
 	maxGroups = 1 << 18
-	// maxParked limits the number of messages parked behind other messages of their groups. Beyond it, no new
+	// maxParked limits the number of messages parked behind other messages of their groups. Beyond that number, no new
 	// messages are read.
 	maxParked = 1 << 17
 )
 
-// groups keeps the messages of each group in order. At most one message of a group is out at a time: from its
-// first delivery until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. The sequences
-// of later messages of the group are parked, and these messages are read again one by one. The consumer of the
-// last message owns the group while it is attached and accepts the group's messages. Otherwise the group moves to
-// the consumer with the fewest groups.
+// groups keeps the messages of each group in order. At most one message of a group is out at a time: from its first
+// delivery until it is acknowledged, rejected or dead-lettered, regardless of redeliveries. The sequences of later
+// messages of the group are parked, and these messages are read again one by one. The consumer of the last message
+// owns the group while it is attached and accepts the group's messages. Otherwise the consumer with the fewest
+// groups becomes the owner.
 //
 // Groups are identified by a hash of their names. Groups with the same hash are treated as one group.
 type groups struct {
@@ -40,8 +40,8 @@ type group struct {
 	parked []parkedMessage // later messages of the group, in delivery order
 }
 
-// parkedMessage is a sequence with its lane in the upper bits. The highest lane is encoded as 0, so that it is
-// ordered first.
+// parkedMessage is a sequence with its lane (priority) in the upper bits. The highest lane is encoded as 0, so that
+// it is ordered first.
 type parkedMessage uint64
 
 const laneShift = 58
@@ -70,7 +70,7 @@ func (s *groups) of(m *Message) *group {
 	return g
 }
 
-// evict removes some of the groups without a message that is out, if there are too many groups.
+// evict removes some of the groups without a message that is out, if the number of groups has reached maxGroups.
 func (s *groups) evict() {
 	if len(s.byHash) < maxGroups {
 		return

@@ -27,7 +27,7 @@ func TestManyGroups(t *testing.T) {
 			s.done(i + 1)
 		}
 	}
-	n := len(s.byHash) // several are evicted at a time
+	n := len(s.byHash) // several groups are evicted at a time
 	require.InDelta(t, maxGroups, n, 64)
 	require.LessOrEqual(t, n, maxGroups)
 	require.Equal(t, n, c.groups, "number of groups of the consumer")

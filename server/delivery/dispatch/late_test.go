@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// At the limit, the sequences with the earliest last expiry are removed, even if they have expired several times.
+// At the limit, the sequences with the earliest last expiry are removed, regardless of how often they have expired.
 func TestLateSet(t *testing.T) {
 	var l lateSet
 	late := func() []uint64 { return slices.Sorted(maps.Keys(l.numbers)) }

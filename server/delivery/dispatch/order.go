@@ -5,9 +5,10 @@ package dispatch
 import "context"
 
 // order decides which messages are read next and which consumer receives them. A dispatcher uses a fifo until it
-// needs a selective order. d.mu is held during all calls except read. Only the deliver goroutine calls read.
+// needs a selective order. The caller must hold d.mu for all methods except read. Only the deliver goroutine calls
+// read.
 type order interface {
-	// demand delivers buffered messages and returns how many more messages the consumers can accept (want), at most
+	// demand delivers buffered messages. It returns how many more messages the consumers can accept (want), at most
 	// most. The sequences in again (ascending) must be read and delivered before new messages. demand sets
 	// dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
@@ -15,8 +16,8 @@ type order interface {
 	// deliverRead delivers the messages of a read, and buffers those that no consumer can accept now. It reports
 	// whether the read has made progress.
 	deliverRead(messages []Message, next uint64) (progressed bool)
-	// notRead requeues sequences that demand has returned but that a limited read has not reached. It is called
-	// before redeliverRead.
+	// notRead requeues sequences that demand has returned and a limited read has not reached. It is called before
+	// redeliverRead.
 	notRead(sequences []uint64)
 	// redeliverRead delivers messages that demand has requested, and requeues those that no consumer can accept now. It
 	// returns the number of delivered messages that had been delivered before.

@@ -98,8 +98,8 @@ func testHighPriorityIsNextInBusyQueue(t *testing.T) {
 	}
 }
 
-// A message with a high priority that is published before credit is added is delivered first. This applies even
-// if both happen between the dispatcher's checks of the queue and of the consumers.
+// A message with a high priority that is published before credit is added is delivered first. This applies even if
+// both occur between the dispatcher's checks of the queue and of the consumers.
 func TestHighPriorityBeforeCredit(t *testing.T) { synctest.Test(t, testHighPriorityBeforeCredit) }
 
 func testHighPriorityBeforeCredit(t *testing.T) {
@@ -224,8 +224,8 @@ func testExclusiveConsumer(t *testing.T) {
 	require.Equal(t, []uint64{6}, sequences(f.take(y, 1)))
 }
 
-// If a queue becomes exclusive before a publish, only the active consumer receives the message. This applies even
-// if both happen between the dispatcher's check of the configuration and its read.
+// If a queue becomes exclusive before a publish, only the active consumer receives the message. This applies even if
+// both occur between the dispatcher's check of the configuration and its read.
 func TestExclusiveBeforePublish(t *testing.T) { synctest.Test(t, testExclusiveBeforePublish) }
 
 func testExclusiveBeforePublish(t *testing.T) {
@@ -348,7 +348,7 @@ func (w *randomConsumers) consume(ctx context.Context, f *fixture, rng *rand.Ran
 	defer func() {
 		w.mu.Lock()
 		for sequence := range held {
-			w.out[w.group[sequence]] = 0 // it was in flight at this consumer until now
+			w.out[w.group[sequence]] = 0 // the message was in flight at this consumer until now
 		}
 		w.mu.Unlock()
 		c.Close()

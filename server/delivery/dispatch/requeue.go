@@ -5,7 +5,7 @@ package dispatch
 import "slices"
 
 // Return redelivers messages of a subscription that are excluded from delivery. It calls free, which must end the
-// exclusion and must return after the change is applied. Each message is delivered once, even if a concurrent
+// exclusion and must not return before that change is applied. Each message is delivered once, even if a concurrent
 // read returns it or free returns an error. Return returns the error of free.
 func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if len(ranges) == 0 {
@@ -15,7 +15,8 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if r.hidden == nil {
 		r.hidden = make(map[Key][]Range)
 	}
-	// A dispatcher that is created during free also needs the ranges: its reads may precede or follow the change.
+	// A dispatcher that is created during free also needs the ranges, because its reads may precede or follow the
+	// change.
 	r.hidden[key] = append(slices.Clone(r.hidden[key]), ranges...)
 	if d := r.byKey[key]; d != nil {
 		d.hide(ranges)
@@ -51,8 +52,8 @@ func (d *dispatcher) hide(ranges []Range) {
 	d.remove(ranges)
 }
 
-// unhide makes hidden messages deliverable: immediately, or after the read in progress, which may have omitted
-// them.
+// unhide makes hidden messages deliverable. If a read is in progress, they become deliverable after the read, which
+// may have omitted them.
 func (d *dispatcher) unhide(ranges []Range) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -62,8 +63,8 @@ func (d *dispatcher) unhide(ranges []Range) {
 	}
 }
 
-// finishUnhiding requeues the unhidden messages that the read position has passed; later reads return the other
-// messages. d.mu is held, and no read is in progress.
+// finishUnhiding requeues the unhidden messages that the read position has passed. Later reads return the other
+// messages. The caller must hold d.mu, and no read may be in progress.
 func (d *dispatcher) finishUnhiding() {
 	if len(d.unhiding) == 0 {
 		return

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 )
 
-// hide excludes messages from delivery, as if a prepared transaction held them, or includes them again.
+// hide excludes messages from delivery, like messages in a prepared transaction, or includes them again.
 func (q *memoryQueue) hide(hidden bool, sequences ...uint64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

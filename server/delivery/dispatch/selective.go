@@ -19,11 +19,12 @@ const (
 // selective is the order of a subscription with any combination of priorities, message groups, a single active
 // consumer, and consumers with filters.
 //
-//   - Priorities: messages are delivered by lane, the highest first, and by sequence in each lane. New messages are
-//     read only on demand, so that a message with a higher priority overtakes all unassigned messages.
+//   - Priorities: each priority is a lane. Messages are delivered by lane, the highest first, and by sequence in
+//     each lane. New messages are read only on demand, so that a message with a higher priority overtakes all
+//     unassigned messages.
 //   - Groups: see groups.
 //   - Single active consumer: only the first consumer receives messages. It is the consumer that has been attached
-//     longest, or its successor if that consumer missed an acknowledgement deadline.
+//     longest. If that consumer misses an acknowledgement deadline, the next consumer becomes the first.
 //   - Deferred messages: if no eligible consumer with credit accepts a message, its sequence is deferred. A deferred
 //     message does not block others. It is read again when an eligible consumer attaches or has credit.
 //
@@ -135,8 +136,8 @@ func (s *selective) mayRead(lane int) bool {
 	return s.empty>>lane&1 == 0
 }
 
-// skipBelow makes the next read start at a lane. The read ends before the first lower lane that has requeued or
-// deferred messages.
+// skipBelow limits a read that starts at the given lane. It excludes the next lower lane that has requeued or
+// deferred messages, and all lanes below it, so that new messages do not overtake these messages.
 func (s *selective) skipBelow(lane int) {
 	if s.lanes == nil {
 		return
@@ -217,7 +218,7 @@ func (s *selective) redeliverRead(messages []Message) (redelivered uint64) {
 	return redelivered
 }
 
-// notRead requeues sequences and removes them from requested, so that they do not count as missing.
+// notRead requeues sequences and removes them from requested, so that missing does not process them.
 func (s *selective) notRead(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -230,7 +231,7 @@ func (s *selective) notRead(sequences []uint64) {
 	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing handles requested sequences that the read did not return, because they are acknowledged, dead-lettered
+// missing processes requested sequences that the read did not return, because they are acknowledged, dead-lettered
 // or corrupt. It requeues the next messages of their groups.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.requested {
@@ -337,8 +338,8 @@ func (s *selective) deferMessage(m *Message, g *group) {
 	}
 }
 
-// readDeferred moves deferred messages of a lane to the requested messages if they were not offered to a consumer
-// with credit.
+// readDeferred moves deferred messages of a lane to the requested messages if a consumer with credit has not been
+// offered them.
 func (s *selective) readDeferred(lane, most int) {
 	if s.deferred[lane].len() == 0 {
 		return
@@ -364,7 +365,7 @@ func (s *selective) readDeferred(lane, most int) {
 	}
 }
 
-// consumersChanged causes all deferred messages to be offered to the consumers again.
+// consumersChanged makes the deliver goroutine offer all deferred messages to the consumers again.
 func (s *selective) consumersChanged() {
 	for _, c := range s.d.consumers {
 		c.deferred = [lanes]uint64{}

@@ -6,7 +6,7 @@ import "container/heap"
 
 type sequences struct {
 	heap   sequenceHeap
-	member map[uint64]struct{} // authoritative; the heap may contain removed sequences
+	member map[uint64]struct{} // authoritative, because the heap may contain removed sequences
 }
 
 func newSequences() sequences { return sequences{member: make(map[uint64]struct{})} }

@@ -12,7 +12,7 @@ import (
 )
 
 const (
-	// maxPendingRanges limits the outcomes that are collected while a transaction is committed.
+	// maxPendingRanges limits the number of outcomes that are collected while a transaction is committed.
 	maxPendingRanges = 1 << 15
 	// maxSettleItems limits the number of ranges and releases in one transaction. It is half of the store's limit.
 	maxSettleItems = 1 << 15
@@ -39,8 +39,8 @@ func (s *settlement) empty() bool {
 	return len(s.acks) == 0 && len(s.releases) == 0 && len(s.dead) == 0 && len(s.confirms) == 0
 }
 
-// full reports whether the limit of outcomes is reached. Dead messages can be pending for a long time. Therefore
-// they count only if kills is set, that is, if the outcomes to be added can include dead messages.
+// full reports whether the limit of outcomes is reached. Dead messages can be pending for a long time. They count
+// only if kills is set, which means that the outcomes to be added can include dead messages.
 func (s *settlement) full(kills bool) bool {
 	n := len(s.acks) + len(s.releases) + len(s.confirms)
 	if kills {
@@ -60,7 +60,8 @@ func (s *settlement) ack(r Range, foreign bool) {
 	s.acks = append(s.acks, r)
 }
 
-// without removes the sequences that have an outcome in s from sequences, in place.
+// without removes the sequences that have an outcome in s from sequences in place, and returns the remaining
+// sequences.
 func (s *settlement) without(sequences []uint64) []uint64 {
 	if len(sequences) == 0 || s.empty() {
 		return sequences
@@ -174,7 +175,7 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	if d.deadWait {
 		d.postponeDead(&batch)
 	}
-	// Other goroutines read this copy, because the commit of the batch modifies its lists.
+	// This is a copy for other goroutines, because the commit of the batch modifies its lists.
 	d.committing = settlement{
 		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
 		unsent: batch.unsent,

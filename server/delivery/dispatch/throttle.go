@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// The amount of delivery work is unbounded: each message is delivered to every subscription, and a backlog can be
-// as large as the disk. While other work needs the CPU (Limits.Busy), the dispatchers take short turns and
-// together use a limited fraction of the CPU. That fraction is at least Limits.CPUFraction. It is always enough
+// The amount of delivery work is unbounded, because each message is delivered to every subscription, and a backlog
+// can be as large as the disk. While other work needs the CPU (Limits.Busy), the dispatchers take short turns and
+// together use a limited fraction of the CPU. That fraction is at least Limits.CPUFraction. It is always sufficient
 // to deliver each published message once, so that consumers keep up with publishers regardless of the number of
 // subscriptions.
 const (
@@ -21,8 +21,8 @@ const (
 	batchCPUMessages = 256
 	batchCPUBytes    = 128 << 10
 	// Approximate CPU time of a turn, of a message, and of each KiB of a message. It was measured with 350-byte
-	// messages, 128 at a time, from the read to the connection, including acknowledgements. A measurement at run
-	// time would include the time in which other work uses the CPU.
+	// messages, 128 at a time. It includes all work from the read to the connection, and acknowledgements. A
+	// measurement at run time would include the time in which other work uses the CPU.
 	batchCost   = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
@@ -30,14 +30,12 @@ const (
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is the maximum unused time that the dispatchers may use later. It exists because timers fire late on a
-	// busy machine.
+	// late is the maximum unused time that the dispatchers may use later, because timers fire late on a busy machine.
 	late = 5 * time.Millisecond
 )
 
-// throttle charges all turns to one budget. Each dispatcher waits in proportion to the cost of its turn.
-// Therefore busy dispatchers use equal parts of the budget, and a dispatcher with few messages does not wait for
-// others.
+// throttle charges all turns to one budget. Each dispatcher waits in proportion to the cost of its turn. Therefore
+// busy dispatchers use equal parts of the budget, and a dispatcher with few messages does not wait for the others.
 type throttle struct {
 	busy      func() bool  // reports whether other work needs the CPU; nil means never
 	free      atomic.Bool  // deliveries are not limited
@@ -64,7 +62,7 @@ func (t *throttle) setFraction(share float64) {
 	t.isBusy() // wakes waiting dispatchers if the limit is off
 }
 
-// isBusy reports whether turns must be short and charged. If not, it also wakes waiting dispatchers.
+// isBusy reports whether turns must be short and are charged. If not, isBusy wakes waiting dispatchers.
 func (t *throttle) isBusy() bool {
 	if t.busy == nil {
 		return false
@@ -82,8 +80,8 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// wait waits after a turn that delivered messages and filtered out others. others is the number of the latter.
-// wait returns early if ctx ends or other work no longer needs the CPU.
+// wait waits after a turn that delivered messages. others is the number of messages that the turn filtered out. wait
+// returns early if ctx ends or other work no longer needs the CPU.
 func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {
 		return
@@ -130,7 +128,8 @@ func (t *throttle) follow(now time.Time) {
 	t.seen, t.seenAt = n, now
 }
 
-// charge charges the cost of a turn. It returns how long the dispatcher must wait, unless idle is closed first.
+// charge charges the cost of a turn. It returns how long the dispatcher must wait. The wait ends early when idle is
+// closed.
 func (t *throttle) charge(now time.Time, cost time.Duration) (wait time.Duration, idle <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

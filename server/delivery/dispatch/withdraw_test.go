@@ -28,7 +28,7 @@ func (f *fixture) holdCommits() (release func()) {
 	}
 }
 
-// InFlight returns messages with an uncommitted outcome, too, so that they are not dead-lettered after they were
+// InFlight also returns messages with an uncommitted outcome, so that they are not dead-lettered after they were
 // processed.
 func TestInFlightDuringAck(t *testing.T) {
 	for name, outcome := range map[string]func(uint64) dispatch.Outcomes{
@@ -100,7 +100,7 @@ func TestWithdraw(t *testing.T) {
 	}
 }
 
-// Messages that were not removed are delivered in order, even to a consumer that attached during Withdraw.
+// Messages that Withdraw has not removed are delivered in order, even to a consumer that attached during Withdraw.
 func TestWithdrawFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -120,7 +120,7 @@ func TestWithdrawFails(t *testing.T) {
 	})
 }
 
-// Dead letters are moved oldest first: as many as fit, and the others when there is space.
+// Dead letters are moved oldest first. As many as fit are moved, and the others when there is space.
 func TestRejectsInBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())
@@ -216,8 +216,7 @@ func TestManyPendingDeadLetters(t *testing.T) {
 	})
 }
 
-// The messages of a detached consumer count as delivered only if they were passed to Detach, even if they were
-// sent.
+// Only the messages passed to Detach count as delivered, even if others were sent to the consumer.
 func TestDetachCountsSeenMessages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, limits())

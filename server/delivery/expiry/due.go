@@ -21,8 +21,8 @@ const (
 // due processes the schedule index. It releases delayed messages, removes message IDs that have left the dedup
 // window, and passes expired messages to the expiry task, which runs at low priority.
 //
-// Removed entries stay in the index until the next checkpoint. To avoid reading them again, due records its
-// position in the index. The position moves back for postponed messages and for new entries before it.
+// Removed entries remain in the index until the next checkpoint. To avoid reading them again, due records its
+// position in the index. The position moves back for postponed messages and for new entries before the position.
 type due struct {
 	o      Options
 	expiry *expiry
@@ -41,7 +41,7 @@ func (t *due) RunOnce(ctx context.Context) (time.Duration, error) {
 	for {
 		t.rewind(t.o.Store.SoonestAdded())
 		t.rewind(t.expiry.takePostponed(time.Now()))
-		t.o.Store.SetAlarm(queue.NeverMS) // until the next call, all entries that are added wake the task
+		t.o.Store.SetAlarm(queue.NeverMS) // until the next call, each added entry wakes the task
 		entries, next, err := t.o.Store.Scheduled(t.at, time.Now().UnixMilli(), maxDue)
 		if err != nil {
 			return 0, fmt.Errorf("read the schedule: %w", err)

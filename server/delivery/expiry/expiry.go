@@ -25,7 +25,7 @@ import (
 const (
 	maxExpireBytes = 1 << 18
 	maxRefill      = 1024
-	// maxExpiring limits the number of entries queued in memory. Other entries stay in the schedule.
+	// maxExpiring limits the number of entries queued in memory. Further entries remain in the schedule.
 	maxExpiring            = 1 << 13
 	postponedRetryInterval = time.Second
 )
@@ -60,7 +60,7 @@ func (*expiry) Name() string { return "expired messages" }
 
 func (x *expiry) Wake() <-chan struct{} { return x.wake }
 
-// add queues due entries in order. Entries that do not fit are read from the schedule later.
+// add queues due entries in order. RunOnce reads entries that do not fit from the schedule later.
 func (x *expiry) add(entries []txn.Due) {
 	if len(entries) == 0 {
 		return
@@ -89,7 +89,7 @@ func (x *expiry) add(entries []txn.Due) {
 	}
 }
 
-// postpone records the earliest time of the postponed entries. mu is held.
+// postpone records the earliest time of the postponed entries. The caller must hold mu.
 func (x *expiry) postpone(entries []txn.Due) {
 	for _, e := range entries {
 		if x.postponed == queue.NeverMS {
@@ -99,7 +99,7 @@ func (x *expiry) postpone(entries []txn.Due) {
 	}
 }
 
-// takePostponed returns the earliest time of a postponed entry if the retry is due. Otherwise it returns
+// takePostponed returns and clears the earliest time of a postponed entry if the retry is due. Otherwise it returns
 // queue.NeverMS.
 func (x *expiry) takePostponed(now time.Time) int64 {
 	x.mu.Lock()
@@ -193,8 +193,8 @@ func (x *expiry) expire(ctx context.Context, entries []txn.Due) (postponed []txn
 	return postponed, err
 }
 
-// postponeHeld postpones the entries of messages that are in flight or in a prepared transaction, and removes
-// these entries from the list.
+// postponeHeld appends the entries of messages that are in flight or in a prepared transaction to postponed. It
+// returns the other entries.
 func (x *expiry) postponeHeld(id uint64, entries []txn.Due, postponed *[]txn.Due) []txn.Due {
 	sequences := make([]uint64, len(entries))
 	for i := range entries {
@@ -253,8 +253,8 @@ func (x *expiry) move(ctx context.Context, id uint64, subs []uint32, entries []t
 	return postponed, nil
 }
 
-// moveBatch moves messages to the dead-letter queue of each subscription. The last transaction also removes the
-// messages from their queue.
+// moveBatch moves messages to the dead-letter queue of each subscription, with one transaction per subscription. The
+// last transaction also removes the messages from their queue.
 func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch []txn.Due, records [][]byte) error {
 	for i, sub := range subs {
 		key := dispatch.Key{Queue: id, Sub: sub}
@@ -282,8 +282,8 @@ func (x *expiry) moveBatch(ctx context.Context, id uint64, subs []uint32, batch 
 	return nil
 }
 
-// read reads the records of the first n entries, about maxExpireBytes in total. The record of an acknowledged or
-// corrupt message is nil.
+// read reads the records of the first n entries, about maxExpireBytes in total, and returns n. The record of an
+// acknowledged or corrupt message is nil.
 func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (records [][]byte, n int, err error) {
 	bytes := 0
 	for n = 0; n < len(entries) && (n == 0 || bytes < maxExpireBytes); n++ {
@@ -304,9 +304,9 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns a function that adds to a transaction the moves of the messages that a subscription still needs.
-// It returns nil if the subscription needs none of them. If not all of them fit, the error is a
-// *dispatch.FullError.
+// moves returns a function that adds the moves of messages to a transaction. It selects the messages that the
+// subscription still needs, and returns nil if the subscription needs none of them. If some of them do not fit, the
+// error is a *dispatch.FullError.
 func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {
@@ -347,8 +347,8 @@ func (x *expiry) moves(
 	}, nil
 }
 
-// commit removes messages from the queue. If moves is not nil, it is part of the same transaction. commit then
-// pauses for other users of the store.
+// commit removes messages from the queue. If moves is not nil, the same transaction contains the moves. After the
+// commit, commit pauses so that other users of the store can proceed.
 func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
 	begin := time.Now()
 	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {
@@ -388,16 +388,16 @@ func (o *Options) recordFull(logged map[uint64]bool, id uint64, full *dispatch.F
 
 const (
 	minBatch = 256
-	// urgencyInterval is the interval at which the batch size is quadrupled. This happens at most twice.
+	// urgencyInterval is the interval after which the batch size is quadrupled, at most twice.
 	urgencyInterval = time.Minute
 	// maxPause limits a pause. Under load, a transaction can be slow because it waits for other transactions.
 	maxPause = 8 * time.Millisecond
 )
 
-// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers
-// and consumers. Transactions are small, because others wait while a transaction is applied. Each transaction is
-// followed by a pause of several times its duration. If the work takes more than a minute, it may arrive faster
-// than it is processed. In that case, transactions become larger and pauses shorter.
+// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
+// consumers. Transactions are small, because other transactions wait while one is applied. Each transaction is
+// followed by a pause of several times its duration. If the work takes more than a minute, it may arrive faster than
+// it is processed. In that case, transactions become larger and pauses shorter.
 type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }

@@ -94,8 +94,8 @@ func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool,
 	}
 }
 
-// moveHead moves those excess messages that a subscription needs and that fit. A corrupt message stays until it
-// is repaired or discarded.
+// moveHead moves the excess messages that a subscription needs and that fit into the dead-letter queue. It returns
+// their number. A corrupt message remains until it is repaired or discarded.
 func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.Key) (moved int, err error) {
 	var tooLarge error
 	for from := uint64(1); from < q.Overflow; {
@@ -127,7 +127,8 @@ func (t *overflow) moveHead(ctx context.Context, q *query.Expiry, key dispatch.K
 	return 0, tooLarge
 }
 
-// moveBatch moves, in one transaction, those excess messages that are not in flight and that fit.
+// moveBatch moves, in one transaction, the messages that are not in flight and that fit into the dead-letter queue.
+// It returns their number, and a *dispatch.FullError if some messages do not fit.
 func (t *overflow) moveBatch(
 	ctx context.Context, q *query.Expiry, key dispatch.Key, messages []store.Delivery,
 ) (moved int, err error) {
@@ -192,7 +193,7 @@ func (t *overflow) fittingPrefix(
 		}
 		full = &dispatch.FullError{Queue: origin.Queue, DeadLetter: origin.QueueDeadLetterName, Oversized: never}
 		if !never {
-			break // later messages would overtake this one
+			break // later messages must not overtake this one
 		}
 	}
 	return taken, records, full, nil

@@ -15,7 +15,8 @@ import (
 )
 
 const (
-	// retentionEvery is the interval between checks. Messages may be retained longer by up to this interval.
+	// retentionEvery is the interval between checks. Therefore messages may be retained up to this much longer than
+	// configured.
 	retentionEvery = time.Second
 	// maxTrimSequences limits the number of sequences that one proposal frees, so that the proposal is applied
 	// within about a millisecond.
@@ -104,7 +105,7 @@ func (r *retention) keepFrom(ctx context.Context, q *query.Expiry) (uint64, erro
 	return seq, nil
 }
 
-// propose commits a transaction. A rejection with one of the codes in changed is ignored.
+// propose commits a transaction. It ignores a rejection with one of the codes in changed.
 func propose(ctx context.Context, primary txn.Committer, fill func(b *txn.Builder), changed ...txn.Code) error {
 	_, err := txn.Propose(ctx, primary, time.Now(), fill)
 	if slices.ContainsFunc(changed, func(code txn.Code) bool { return errors.Is(err, code) }) {

@@ -2,7 +2,7 @@
 
 // Package expiry implements the time-based tasks of an active node. The tasks determine which work is due and
 // propose it as transactions, because the application of a transaction never reads a clock. A proposal is checked
-// again when it is applied, so a repeated or late proposal has no effect.
+// again when it is applied. Therefore a repeated or late proposal has no effect.
 //
 // A Runner runs each task in a goroutine while the node serves clients.
 package expiry
@@ -92,7 +92,7 @@ func (s *Runner) Stop() {
 // Cancel cancels the tasks. A task that waits for a commit may run until the primary has stopped.
 func (s *Runner) Cancel() { s.cancel() }
 
-// Wait waits until the tasks have ended after Cancel.
+// Wait waits until all tasks have ended. It must be called after Cancel.
 func (s *Runner) Wait() { s.running.Wait() }
 
 func (s *Runner) run(ctx context.Context, t Task) {

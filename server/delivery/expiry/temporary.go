@@ -24,8 +24,8 @@ type temporary struct {
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
 	commit    txn.Committer
 	log       *zap.Logger
-	// used contains the time at which each queue was last observed with a consumer. Initially, it is the time of the
-	// first check.
+	// used contains the time at which each queue was last observed with a consumer. The initial value is the time of
+	// the first check.
 	used map[uint64]time.Time
 }
 

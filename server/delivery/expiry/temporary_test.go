@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// fakeCommits accepts deletions of temporary queues.
+// fakeCommits records proposed deletions of temporary queues.
 type fakeCommits struct {
 	t       *testing.T
 	deleted []uint64
@@ -43,7 +43,7 @@ func (f *fakeCommits) Commit(_ context.Context, payload []byte) (*txn.Result, er
 }
 
 // A temporary queue with a consumer is not deleted. Without a consumer, it is deleted after its grace period. The
-// period begins at the last check with a consumer, or else at the first check of the queue.
+// period begins at the last check that found a consumer, or else at the first check of the queue.
 func TestTemporaryQueues(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		queues := []query.TemporaryQueue{

@@ -15,8 +15,8 @@ import (
 
 const ttlWait = time.Second
 
-// ttl expires the messages of queues with a TTL. The messages of a queue are in the order of their time.
-// Therefore it is sufficient to check the first message.
+// ttl expires the messages of queues with a TTL. The messages of a queue are in the order of their time. Therefore
+// it stops at the first message that has not expired.
 type ttl struct {
 	o         Options
 	expiry    *expiry
@@ -85,15 +85,15 @@ func (t *ttl) processQueue(ctx context.Context, id uint64, ttlMS int64) (next ti
 		case first == 0 && to != from:
 			from = to
 			continue
-		case next.IsZero(): // no message is left: later messages have the full TTL
+		case next.IsZero(): // no message is left, and a new message has the full TTL
 			return now.Add(time.Duration(ttlMS) * time.Millisecond), nil
 		}
 		return next, nil
 	}
 }
 
-// over returns the entries of the messages that were added to their queue at byMS or before. first is the time of
-// the first later message, or 0.
+// over returns schedule entries for the messages that were added to their queue at byMS or before. first is the time
+// of the first later message, or 0.
 func (*ttl) over(id uint64, messages []store.Delivery, byMS int64) (over []txn.Due, first int64) {
 	for i := range messages {
 		if messages[i].Record == nil {

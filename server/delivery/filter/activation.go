@@ -96,8 +96,8 @@ func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 // timestamp clamps a time to the range of CEL timestamps.
 func timestamp(ms int64) time.Time { return time.UnixMilli(max(0, min(ms, txn.MaxTimeMS))).UTC() }
 
-// named returns the key of a property as a string. It does not copy the key if the expression names the property.
-// ok is false if the expression does not use the property.
+// named returns the key of a property as a string. It does not copy the key if the expression names the property. ok
+// is false if the expression does not use the property.
 func (a *activation) named(key []byte) (name string, ok bool) {
 	for _, name := range a.uses.properties {
 		if string(key) == name {

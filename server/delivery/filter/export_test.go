@@ -13,8 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Naive evaluates the expression for a message with all properties and the whole body, which encoding/json
-// decodes.
+// Naive evaluates the expression for a message after decoding all properties and, with encoding/json, the whole
+// body.
 func (f *Filter) Naive(record []byte) bool {
 	m, err := txn.DecodeMessage(record)
 	if err != nil {
@@ -77,8 +77,8 @@ func converted(v any) any {
 	return v
 }
 
-// ParseJSON decodes a JSON text like the variable body. v is nil if the text is invalid or exceeds a limit.
-// limited reports the latter.
+// ParseJSON decodes a JSON text like the variable body. v is nil if the text is invalid or exceeds a limit. limited
+// reports whether it exceeds a limit.
 func ParseJSON(text []byte) (v any, limited bool) {
 	d := document{spans: make([]span, 1)}
 	root := &field{whole: true}

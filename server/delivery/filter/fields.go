@@ -20,7 +20,7 @@ type uses struct {
 }
 
 // collect adds the parts of the message that e names. A comprehension variable with the name of a part counts as
-// that part, which only adds cost.
+// that part, which only increases the cost.
 func (u *uses) collect(e celast.Expr) {
 	if root, path := pathOf(e); root != "" {
 		u.add(root, path)

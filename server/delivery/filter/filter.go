@@ -36,8 +36,8 @@ import (
 const (
 	// MaxBytes is the maximum size of an expression in bytes.
 	MaxBytes = txn.MaxFilterBytes
-	// MaxCost is the maximum cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of
-	// text read. If the evaluation for a message exceeds it, the message does not match.
+	// MaxCost is the maximum cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text
+	// read. If an evaluation exceeds the cost, the message does not match.
 	MaxCost = 100_000
 	// MaxSearchCost is the maximum cost of one evaluation of a search expression. Reading a text of MaxJSONBytes
 	// costs about 105,000.
@@ -154,7 +154,7 @@ func compile(text string, environment func() (*cel.Env, error), maxCost uint64) 
 	options := []cel.ProgramOption{cel.EvalOptions(cel.OptOptimize)}
 	if worst, err := env.EstimateCost(ast, estimator{maxProperties, MaxJSONBytes}); err != nil || worst.Max > maxCost {
 		options = append(options, cel.CostLimit(maxCost))
-	} // otherwise no message can exceed the limit, so the cost is not tracked
+	} // without a limit, the cost is not tracked, because no message can exceed the limit
 	program, err := env.Program(ast, options...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -200,7 +200,7 @@ const (
 	Unevaluated
 )
 
-// Match reports whether a stored message matches. A message that cannot be decoded matches, so that the receiver
+// Match reports whether a stored message matches. A message that cannot be decoded matches, so that its receiver
 // reports the error.
 func (f *Filter) Match(record []byte) bool {
 	r, err := f.Evaluate(record)

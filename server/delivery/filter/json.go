@@ -50,7 +50,7 @@ type document struct {
 	unquoted []byte // scratch buffer for a key
 }
 
-// parse reports whether text is a JSON text within the limits.
+// parse locates the fields of root in text. It reports whether text is a JSON text within the limits.
 func (d *document) parse(text []byte, root *field) bool {
 	d.text, d.at, d.depth, d.limited, d.values = text, 0, 0, false, MaxJSONValues
 	clear(d.spans)
@@ -88,8 +88,8 @@ func (d *document) accept(c byte) bool {
 	return false
 }
 
-// value skips a value and records the spans of the fields of f in it. f may be nil. value returns false if the
-// value is invalid or nested too deeply.
+// value skips a value and records the spans of the fields of f in the value. f may be nil. value returns false if
+// the value is invalid or nested too deeply.
 func (d *document) value(f *field) bool {
 	if d.at == len(d.text) {
 		return false
@@ -170,7 +170,7 @@ func (d *document) object(f *field) bool {
 	}
 }
 
-// forget clears the spans of an earlier value of the same key.
+// forget clears the spans of f and its children, because the key of f is repeated.
 func (d *document) forget(f *field) {
 	if d.spans[f.slot].end == 0 {
 		return

@@ -22,9 +22,9 @@ import (
 // screen is a necessary condition for the match of an expression. Its evaluation allocates no memory. A message
 // that does not meet the condition does not match. For the other messages, CEL evaluates the expression.
 //
-// A conjunction is true only if all its operands are true, and a disjunction only if one of them is. An operand
-// that is false, or that fails, is not true. Therefore a screen consists of these operators, and of comparisons
-// of a part of the message with literals.
+// A conjunction is true only if all its operands are true, and a disjunction only if at least one operand is. An
+// operand that is false or that fails is not true. Therefore a screen consists of these operators, and of
+// comparisons of a part of the message with literals.
 type screen struct {
 	op    string // LogicalAnd, LogicalOr, Has, or a comparison; from package operators or overloads
 	parts []screen
@@ -61,7 +61,7 @@ type scalar struct {
 	at   time.Time
 }
 
-// newScreen returns the necessary condition of e; ok is false if none is known.
+// newScreen returns a necessary condition for a match of e. ok is false if none is known.
 func newScreen(e celast.Expr, u *uses) (s screen, ok bool) {
 	switch e.Kind() { //nolint:exhaustive // other kinds have no screen
 	case celast.SelectKind:
@@ -276,7 +276,7 @@ func (s *screen) holds(v, with *scalar) bool {
 
 func (v *scalar) number() bool { return v.kind == kindInteger || v.kind == kindDouble }
 
-// compare orders values of the same kind.
+// compare compares v with a value of the same kind. It returns a result like cmp.Compare.
 func (v *scalar) compare(with *scalar) int {
 	switch v.kind { //nolint:exhaustive // other kinds use n
 	case kindText:

@@ -59,10 +59,9 @@ func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(lo
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
 // Require returns an error if a node of the pair does not support a feature. Such a node would stop at the first
-// record that uses the feature. When both nodes have supported the feature once, it stays enabled for the
-// session. If a node is then downgraded, it stops and requests an upgrade. The error is apierror.ErrFeature. If a
-// node has not announced its features within failover.AnnounceWait, the error is the retryable
-// replication.ErrBlocked.
+// record that uses the feature. Once both nodes support the feature, it remains enabled for the session. If a node
+// is then downgraded, that node stops and requests an upgrade. The error is apierror.ErrFeature. If a node has not
+// announced its features within failover.AnnounceWait, the error is the retryable replication.ErrBlocked.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil
@@ -79,7 +78,8 @@ func (c *Current) Require(session *Session, feature string) error {
 	}
 }
 
-// checkFeature returns the missing feature, if any. It waits for a node that has not announced its features.
+// checkFeature returns the missing feature, if any. If a node has not announced its features, checkFeature waits for
+// at most failover.AnnounceWait.
 func (c *Current) checkFeature(
 	session *Session, feature string,
 ) (missingFeature failover.MissingFeature, missing bool) {

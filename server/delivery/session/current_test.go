@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// A standby can be in sync before its announcement is visible. A request that requires a feature then waits for
-// the announcement, and does not treat the standby as a node with an older release.
+// A standby can be in sync before its announcement is visible. In that case, a request that requires a feature waits
+// for the announcement, and does not treat the standby as a node with an older release.
 func TestRequireWaitsForAnnouncement(t *testing.T) {
 	a := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "a:1", Features: failover.KnownFeatures()}
 	b := failover.NodeInfo{ID: uuid.New(), Name: "b", Address: "b:1", Features: failover.KnownFeatures()}

@@ -13,7 +13,7 @@ const (
 	// sampleInterval is the minimum time between samples. It is short enough to detect a burst of publishes.
 	sampleInterval = time.Millisecond
 	// sampleWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
-	// goroutines reaches highPressure. It ends when the fraction falls below lowPressure, which is lower because
+	// goroutines reaches highPressure, and ends when it falls below lowPressure. lowPressure is lower, because
 	// throttled deliveries leave fewer goroutines waiting.
 	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
 	// idleTime is the time after which publishers count as idle if they commit no transactions. It is many times the
@@ -23,9 +23,9 @@ const (
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
-// pressure reports whether publishers need the CPU that deliveries use. They need it if clients other than
-// consumers commit transactions and goroutines wait for a CPU. A publisher that waits for the disk or for its
-// response needs no CPU.
+// pressure detects whether publishers need the CPU that deliveries use. They need it if clients other than consumers
+// commit transactions and goroutines wait for a CPU. A publisher that waits for the disk or for its response needs
+// no CPU.
 type pressure struct {
 	committed func() uint64 // returns the LSN of the last committed record
 	waiting   func() uint64 // returns the number of goroutines that wait for a CPU

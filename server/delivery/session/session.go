@@ -44,7 +44,7 @@ type Session struct {
 	expiry    *expiry.Runner
 	store     *store.Store
 
-	// features contains the names of the features that both nodes have announced.
+	// features contains the names of the features that Require found on both nodes.
 	features sync.Map
 
 	paused atomic.Bool
@@ -213,9 +213,9 @@ type settler struct {
 	load    *pressure
 }
 
-// Settle commits acks and releases. While the node is blocked, it waits, and the consumers keep their messages.
-// Acks are idempotent, so an unknown outcome is harmless for them. A release with an unknown outcome may be
-// counted twice.
+// Settle commits acks and releases. While the node is blocked, it waits, and the messages remain in flight at the
+// consumers. Acks are idempotent, so an unknown outcome is harmless for them. A release with an unknown outcome may
+// be counted twice.
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
 	return s.commit(ctx, func(b *txn.Builder) {
 		if len(acks) > 0 {
@@ -227,8 +227,9 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves those dead messages that fit to the dead-letter queue. If an attempt has an unknown outcome and has
-// moved a message, the message is acknowledged, so it is not moved again.
+// Move moves the dead messages that fit to the dead-letter queue. If some do not fit, it returns their sequences and
+// a *dispatch.FullError. A message that an earlier attempt with an unknown outcome has moved is acknowledged, so it
+// is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {
@@ -277,8 +278,8 @@ func relabeled(from *query.Origin, dead []dispatch.Dead) (records [][]byte, err 
 	return records, nil
 }
 
-// fitting returns the oldest dead messages that fit, and the sequences of the remaining ones. never reports
-// whether none of the remaining messages can ever fit, so that they do not block others.
+// fitting returns the oldest dead messages that fit, their records, and the sequences of the remaining messages.
+// never reports whether none of the remaining messages can ever fit. In that case, they do not block other messages.
 func fitting(
 	room queue.Room, dead []dispatch.Dead, records [][]byte,
 ) (fit []dispatch.Dead, fitRecords [][]byte, waiting []uint64, never bool) {

@@ -26,8 +26,8 @@ type Manager struct {
 	primary   txn.Committer
 	consumers *dispatch.Registry
 
-	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. They
-	// are channels, because the wait for a lock must end when the caller's context ends.
+	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. A lock is
+	// a channel, because the wait for it must end when the caller's context ends.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
@@ -77,7 +77,7 @@ func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn
 	return result, nil
 }
 
-// Decision is a decision about a prepared transaction.
+// Decision is the commit or the rollback of a prepared transaction.
 type Decision struct {
 	// XID is the name of the transaction.
 	XID string
@@ -89,8 +89,8 @@ type Decision struct {
 }
 
 // Decide commits a decision. It returns the decider of this decision, or of an earlier decision with the same
-// result. It returns when the decision is applied or the primary has stopped, even if ctx ends earlier. It
-// returns the errors of txn.Propose.
+// result. Decide returns when the decision is applied or the primary has stopped, even if ctx ends earlier. Its
+// errors are those of txn.Propose.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxWait limits the delay of a timeout after the clock was changed.
+	// maxWait is the maximum time between checks. It limits the delay of a timeout if the clock is changed.
 	maxWait     = time.Minute
 	timeoutPage = 100
 )
@@ -35,7 +35,8 @@ func (m *Manager) Name() string { return "roll back expired prepared transaction
 // Wake returns a channel that receives a value when the timeout has changed.
 func (m *Manager) Wake() <-chan struct{} { return m.wake }
 
-// RunOnce rolls back the transactions that were prepared longer ago than the timeout, by the clock of this node.
+// RunOnce rolls back the transactions that were prepared longer ago than the timeout, by the clock of this node. It
+// returns the time until the next check.
 func (m *Manager) RunOnce(ctx context.Context) (wait time.Duration, err error) {
 	timeout := time.Duration(m.timeout.Load())
 	if timeout <= 0 {

@@ -23,16 +23,16 @@ import (
 )
 
 const (
-	// maxParts is the maximum number of parts in S3. fewParts is the number of parts for the expected size; it
-	// leaves room if that size is too low.
+	// maxParts is the maximum number of parts of an S3 object. fewParts is the number of parts for the expected size.
+	// It is lower, because the object may become larger than expected.
 	maxParts   = 10_000
 	fewParts   = 9_000
 	abortLimit = 10 * time.Second // maximum time to abort a failed upload
 
 	checksumHeader    = "X-Amz-Checksum-Crc32c"
 	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
-	// putID is the metadata key that identifies a Put. If the response of an upload is lost, it shows that the
-	// upload has succeeded.
+	// putID is the metadata key that identifies a Put. If the response of an upload is lost, the metadata shows whether
+	// the upload has succeeded.
 	putID = "Lockstep-Put"
 )
 
@@ -79,7 +79,8 @@ func (p *Store) Put(
 	return err
 }
 
-// newUpload chooses the size of the parts and the number of buffers, within the limits of parts and memory.
+// newUpload creates an upload. It chooses the size of the parts and the number of buffers within the limits for
+// parts and memory.
 func (p *Store) newUpload(ctx context.Context, name string, about uint64) *upload {
 	part := max(p.o.PartBytes, MinPartBytes)
 	if need := int64(about/fewParts) + 1; need > part {
@@ -241,7 +242,7 @@ func (u *upload) putWhole() error {
 }
 
 // claim executes the request that creates the object, if its name is not in use. If the response of an earlier
-// attempt was lost, the object that exists may be that of this Put, which counts as success.
+// attempt was lost, the existing object may be that of this Put. In that case, claim succeeds.
 func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) error) error {
 	err := u.p.try(u.ctx, "write "+u.p.Path(u.name), func(ctx context.Context) error {
 		o := minio.PutObjectOptions{UserMetadata: map[string]string{}}

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	// A sequential reader fetches readAhead blocks ahead, and keptBlocks blocks are cached. Therefore a reader uses
-	// at most readAhead+keptBlocks blocks of memory.
+	// A sequential reader fetches readAhead blocks ahead, and keptBlocks blocks are cached. A reader therefore uses the
+	// memory of at most readAhead+keptBlocks blocks.
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16
@@ -34,7 +34,7 @@ type reader struct {
 	cancel context.CancelFunc
 	wg     sync.WaitGroup
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	blocks map[int64]*block
 	used   []int64 // numbers of the blocks, the most recently used last
 	last   int64   // number of the last block read; -1 if no block was read
@@ -106,8 +106,8 @@ func (r *reader) cachedOrNext(at int64) bool {
 	return r.blocks[at] != nil || r.last >= 0 && at == r.last+1
 }
 
-// block returns a block, which it fetches unless it is cached. For a sequential reader, it also fetches the
-// following blocks.
+// block returns the block with number at. It fetches the block unless the block is cached. For a sequential reader,
+// it also starts to fetch the following blocks.
 func (r *reader) block(at int64) *block {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +125,7 @@ func (r *reader) block(at int64) *block {
 	return k
 }
 
-// begin returns a block and starts to fetch it unless it is cached. mu is held.
+// begin returns the block with number at, and starts to fetch it unless it is cached. The caller must hold mu.
 func (r *reader) begin(at int64) *block {
 	if k := r.blocks[at]; k != nil {
 		i := slices.Index(r.used, at)

@@ -47,7 +47,7 @@ var ErrOptions = errors.New("invalid S3 settings")
 
 // Options configures access to the server.
 type Options struct {
-	Endpoint string // http:// or https:// URL with http:// or https://; empty for AWS
+	Endpoint string // http:// or https:// URL; empty for AWS
 	Region   string // empty for AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
 	// PathStyle selects URLs of the form http://host/bucket/name. It is the default for servers other than AWS.
 	PathStyle bool
@@ -60,7 +60,7 @@ type Options struct {
 	// size is used.
 	PartBytes   int64
 	Parallel    int   // maximum number of concurrent part uploads
-	MemoryBytes int64 // limit for the buffers of one upload, which are at least two parts; 0 means no limit
+	MemoryBytes int64 // limit for the buffers of one upload, at least two parts; 0 means no limit
 	// RetryFor limits the time for which a request is retried if the server does not respond or reports a temporary
 	// error.
 	RetryFor time.Duration
@@ -236,8 +236,8 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts incomplete uploads that were started before the given time, and thus frees the storage of their
-// parts. If the time is zero, it aborts all incomplete uploads.
+// Sweep aborts incomplete uploads in a folder that were started before the given time, which frees the storage of
+// their parts. If the time is zero, it aborts all incomplete uploads in the folder.
 func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
@@ -262,8 +262,8 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-// Lock does nothing: a bucket cannot be locked.
+// Lock does nothing, because a bucket cannot be locked.
 func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
-// Available returns math.MaxUint64: a bucket has no size limit.
+// Available returns math.MaxUint64, because a bucket has no size limit.
 func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }

@@ -4,11 +4,11 @@
 // cause, the recommended action, and the rules that detect them. The status, the health service, the metrics and
 // the log are derived from a Book. docs/how-to/respond-to-conditions.md has a section for each kind.
 //
-// The node periodically fills an Input with its state. Rules derives the reports from it, and the Book determines
+// The node periodically fills an Input with its state. Rules derives reports from the Input, and the Book determines
 // which conditions are raised or cleared. The package does not depend on gRPC or Prometheus.
 //
 // To add a condition, add its Kind, its Definition in the table and its rule in this package, and a section in
-// respond-to-conditions.md. The tests check that each kind has all of them.
+// respond-to-conditions.md. The tests check that each kind has all of these.
 package conditions
 
 import (
@@ -55,7 +55,7 @@ func (s Severity) String() string {
 type Scope int
 
 const (
-	// OfNode is the scope of a condition of one node. The other node reports the condition, too.
+	// OfNode is the scope of a condition of one node. The other node also reports the condition.
 	OfNode Scope = iota + 1
 	// OfPair is the scope of a condition of the pair. Each node detects the condition independently.
 	OfPair
@@ -114,7 +114,7 @@ type key struct {
 type Book struct {
 	onChange func(c Condition, raised bool)
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards the fields below
 	known map[key]*entry
 }
 
@@ -196,7 +196,7 @@ func (b *Book) Now() []Condition {
 	return all
 }
 
-// Worst returns the highest severity of the conditions. It returns 0 if none exist.
+// Worst returns the highest severity of the conditions. It returns 0 without conditions.
 func Worst(all []Condition) Severity {
 	worst := Severity(0)
 	for i := range all {

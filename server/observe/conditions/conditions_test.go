@@ -52,7 +52,8 @@ func TestBookRaisesAndClears(t *testing.T) {
 	require.Len(t, changes, 4)
 }
 
-// Conditions that the other node reports keep their start time. They are raised separately for each node.
+// Conditions that the other node reports retain their start time. The same kind of condition is raised separately
+// for each node.
 func TestBookOfTwoNodes(t *testing.T) {
 	b := conditions.NewBook(nil)
 	now := time.Unix(1_700_000_000, 0)
@@ -126,7 +127,8 @@ func TestEachKindHasARule(t *testing.T) {
 	}
 }
 
-// A state that occurs during a healthy restart is not reported. A state that lasts is reported with its start time.
+// A state that occurs during a normal restart is not reported. A state that persists is reported with its start
+// time.
 func TestShortStatesAreNotReported(t *testing.T) {
 	for _, k := range []conditions.Kind{conditions.OneCopyOnly, conditions.MinInSyncNotMet} {
 		changes := 0
@@ -148,7 +150,7 @@ func TestShortStatesAreNotReported(t *testing.T) {
 	}
 }
 
-// The announcement of a stopped node expires before the node could be reported as a foreign node.
+// The announcement of a stopped node expires before that node could be reported as a foreign node.
 func TestForeignNodeHoldTime(t *testing.T) {
 	const lease = 3*time.Second + time.Second // lease of the coordinators, including rounding
 	require.Greater(t, conditions.Find(conditions.ForeignNode).After, lease)

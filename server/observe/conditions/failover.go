@@ -39,8 +39,8 @@ func FromFailover(st failover.Status) []Report {
 	return f.all
 }
 
-// InRecord reports whether a kind of condition follows from the cluster record alone. Each node that has the
-// record then detects the condition without the other node.
+// InRecord reports whether a kind of condition follows from the cluster record alone. Each node that has the record
+// detects such a condition without the other node.
 func InRecord(k Kind) bool {
 	switch k {
 	case OneCopyOnly, MinInSyncNotMet, Paused, ForcedUnresolved, SwitchoverStuck:
@@ -50,7 +50,8 @@ func InRecord(k Kind) bool {
 	}
 }
 
-// record adds the conditions that follow from the cluster record. The conditions of InRecord need no other data.
+// record adds the conditions that follow from the cluster record. The kinds for which InRecord returns true need no
+// other data.
 func (f *findings) record(st *failover.Status) {
 	r := st.Record
 	if len(r.InSync) == 1 {
@@ -89,7 +90,7 @@ func waits(r failover.Role) bool {
 	}, r)
 }
 
-// releases returns the releases of the two nodes. differ is false if they are equal. The release that a node
+// releases returns the releases of the two nodes. differ is false if the releases are equal. The release that a node
 // announces takes precedence over the release in the cluster record.
 func releases(st *failover.Status) (a, b string, differ bool) {
 	var seen []string

@@ -23,10 +23,10 @@ type Input struct {
 	Self Node
 	// Config contains the current settings of the node.
 	Config *config.Config
-	// Pair is the failover status. No conditions of a pair are derived for a standalone node.
+	// Pair is the failover status. It is not used for a standalone node.
 	Pair failover.Status
 
-	// Primary and Follower are the status of the node's roles.
+	// Primary is the status of the active role, and Follower that of the standby role.
 	Primary  *replication.PrimaryStatus
 	Follower *replication.FollowerStatus
 	// Other is the last known status of the other node.
@@ -94,7 +94,7 @@ type Prepared struct {
 type Certificate struct {
 	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
 	Use string
-	// CA reports whether File contains CA certificates, which verify the certificates of others.
+	// CA reports whether File contains CA certificates, which verify certificates of other components.
 	File string
 	CA   bool
 	// Subject and Ends are the subject and the expiry time of the certificate in File that expires first.
@@ -134,13 +134,13 @@ type Site struct {
 	// Superseded reports whether the other site was promoted after this site.
 	Superseded bool
 	// Err is the reason why the other site does not respond, or why the replica does not receive the log. Behind
-	// reports whether the log of the primary no longer contains the position of the replica. Diverged reports
-	// whether that log has never contained it.
+	// reports whether the log of the primary no longer contains the position of the replica. Diverged reports whether
+	// that log never contained it.
 	Err              error
 	Behind, Diverged bool
 	// Replication describes the replication from the primary. It is zero unless the site is a replica.
 	Replication SiteReplication
-	// WritesHeld reports whether a primary holds writes because WriteLag exceeds MaxLag. WriteLag is the age of the
+	// WritesHeld reports whether a primary blocks writes because WriteLag exceeds MaxLag. WriteLag is the age of the
 	// oldest transaction that the replica has not confirmed.
 	WritesHeld       bool
 	WriteLag, MaxLag time.Duration
@@ -157,7 +157,7 @@ type RemoteSite struct {
 type SiteReplication struct {
 	Connected bool
 	// HeardAt is the last time at which the end of the primary's log was known; zero if it was never known. The lag
-	// is the lag at that time.
+	// fields apply to that time.
 	HeardAt              time.Time
 	Lag                  time.Duration
 	LagRecords, LagBytes uint64

@@ -132,8 +132,8 @@ func (f *findings) disk(in *Input) {
 	f.node(in.Follower != nil && in.StandbyFull, ReplicationStopped, "%s", free)
 }
 
-// DiskAdvice returns the recommended action for a disk that is low on space. It does not recommend to consume
-// messages if that is insufficient, because consumption only frees space within the page file.
+// DiskAdvice returns the recommended action for a disk that is low on space. It recommends to consume messages only
+// if that is sufficient, because consumption only frees space within the page file.
 func DiskAdvice(room *store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
 		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"
@@ -201,7 +201,8 @@ func (f *findings) other(in *Input, o *Other) {
 	active := in.Pair.Record != nil && in.Pair.Record.Active.String() == o.Node.ID
 	for _, r := range o.Reports {
 		// Skip reports that originate from this node or concern it, because this node has newer data. Also skip the
-		// conditions of the cluster record, which this node derives itself: a response can be older than the record.
+		// conditions of the cluster record, which this node derives itself, because a response can be older than the
+		// record.
 		if r.By != o.Node.ID || r.Node.ID == f.self.ID || r.Node.ID == "" && !active ||
 			InRecord(r.Kind) && in.Pair.CoordinatorReachable {
 			continue

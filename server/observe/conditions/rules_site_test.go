@@ -22,7 +22,8 @@ func siteConditions(r *Rules, s *Site) []Kind {
 	return kinds(&f)
 }
 
-// A primary reports a replica that does not respond, the promotion of the other site, and a second primary.
+// A primary reports that the replica does not respond, that the other site was promoted, or that a second primary
+// exists.
 func TestPrimarySiteConditions(t *testing.T) {
 	const none, primary, replica, stopped = queue.SiteNone, queue.SitePrimary, queue.SiteReplica, queue.SiteStopped
 	other := func(role queue.SiteRole, epoch uint64) *RemoteSite { return &RemoteSite{"west", role, epoch} }

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// planStuckAfter is the time without progress after which a plan is reported. planRetries is the number of
-	// retries after which it is reported.
+	// planStuckAfter is the time without progress after which a plan is reported. A plan is also reported after
+	// planRetries retries.
 	planStuckAfter = 10 * time.Minute
 	planRetries    = 5
 	// failedSwitchoverTTL is the time for which a failed switchover is reported, unless a later switchover succeeds.
@@ -45,8 +45,8 @@ type workSeen struct {
 	archivedAt time.Time
 }
 
-// SwitchoverEnded records the result of a switchover that was requested in the given term. It reports a failed
-// switchover as a condition.
+// SwitchoverEnded records the result of a switchover that was requested in the given term. A failed switchover is
+// reported as a condition.
 func (r *Rules) SwitchoverEnded(now time.Time, term uint64, err error) {
 	r.switched = switchoverSeen{}
 	// After ErrStopped and Canceled, the outcome is unknown.
@@ -145,8 +145,8 @@ func (f *findings) work(in *Input) {
 	}))
 }
 
-// firstOf joins the texts of the first maxNamed elements of a list. If there are more elements, it adds their
-// number.
+// firstOf joins the texts of the first maxNamed elements of a list. If the list is longer, it adds the number of
+// remaining elements.
 func firstOf[T any](list []T, text func(*T) string) string {
 	var parts []string
 	for i := range list {

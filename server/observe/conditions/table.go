@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// settle is longer than the transient states of a start, a restart, a switchover or a load peak. A reconnected standby,
-// for example, is in sync within a few hundred milliseconds. settle is short because another fault in such a state
-// stops writes or loses messages.
+// settle is longer than the transient states of a start, a restart, a switchover or a load peak. For example, a
+// reconnected standby is in sync within a few hundred milliseconds. settle is short, because another fault in such a
+// state stops writes or loses messages.
 const settle = 2 * time.Second
 
 // All returns the definitions of all kinds, in the order of docs/how-to/respond-to-conditions.md.
@@ -111,7 +111,7 @@ func ofIdentity() []Definition {
 	return []Definition{
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
-			After: 5 * time.Second, // the announcement of a dead, replaced node expires earlier
+			After: 5 * time.Second, // an announcement of a dead, replaced node expires earlier
 			Cause: "A node that does not belong to this pair is trying to connect: a node of another pair, a third " +
 				"node, or one with an unsupported protocol version.",
 			Action: "Find the node by the name or ID in the details, and stop it or correct its coordinator " +
@@ -389,7 +389,7 @@ func ofTheDisk() []Definition {
 			Action: "Free or add space on that machine. The node then reconnects automatically.",
 		},
 		{
-			Kind: DiskStalled, Severity: Critical, Scope: OfNode, // disk.stall-timeout is the hold time
+			Kind: DiskStalled, Severity: Critical, Scope: OfNode, // disk.stall-timeout replaces After
 			Cause: "A write or sync of this node's log has not returned within `disk.stall-timeout`. Publishes " +
 				"wait for it, and in a pair the node has stopped its heartbeats.",
 			Action: "Check the disk and the machine's kernel log. The other node takes over if it is in sync; a " +

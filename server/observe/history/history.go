@@ -20,7 +20,7 @@ const (
 	// MaxQueues is the maximum number of recorded queues. If there are more queues, those with the most traffic are
 	// recorded.
 	MaxQueues = 100
-	// maxOthers is the maximum number of queues that are observed, but not recorded. Such a queue may replace a
+	// maxOthers is the maximum number of other queues that are observed but not recorded. Such a queue may replace a
 	// recorded queue with less traffic.
 	maxOthers = 100_000
 	// ageLimit limits the time that one sample spends on reading the oldest messages.
@@ -44,8 +44,8 @@ type Source interface {
 	Totals() (Totals, error)
 	// Queues calls yield for each queue.
 	Queues(yield func(Queue))
-	// Delivered returns the numbers of messages delivered, by queue ID. current counts the messages of current
-	// consumers since they attached. detached counts the messages of consumers that have detached since the last
+	// Delivered returns the numbers of delivered messages, by queue ID. current contains the deliveries to attached
+	// consumers since they attached. detached contains the deliveries to consumers that have detached since the last
 	// call.
 	Delivered() (current, detached map[uint64]uint64)
 	// Oldest returns the sequence of the oldest message of a queue. ok is false if the queue is empty.
@@ -109,9 +109,9 @@ type Point struct {
 	OldestAge                          float64 // in seconds, 0 without messages; for the pair, of the recorded queues
 }
 
-// Points returns the points of a queue in the period since before now, oldest first, and their interval. The
-// interval is Interval if the period is at most Recent, and DayInterval otherwise. Queue 0 is the pair. Intervals
-// without values are omitted.
+// Points returns the points of a queue in the period of length since that ends at now, oldest first, and their
+// interval. The interval is Interval if the period is at most Recent, and DayInterval otherwise. Queue 0 is the
+// pair. Intervals without values are omitted.
 func (r *Recorder) Points(queue uint64, since time.Duration, now time.Time) (interval time.Duration, points []Point) {
 	interval = Interval
 	if since > Recent {
@@ -168,8 +168,8 @@ type Copied struct {
 	Recent, Day Range
 }
 
-// Copy returns the points of the pair and of all recorded queues that end at since or later, where since is
-// rounded down to an interval. If since is zero, it returns all points.
+// Copy returns the points of the pair and of all recorded queues that end at since or later. since is rounded down
+// to an interval. If since is zero, Copy returns all points.
 func (r *Recorder) Copy(since time.Time) []Copied {
 	recent, day := int64(0), int64(0)
 	if !since.IsZero() {
@@ -218,8 +218,8 @@ func (r *Recorder) Paste(all []Copied) (newest time.Time) {
 	return newest
 }
 
-// progress is incremented for each message that is published to the queue, and for each message that is removed
-// from it, modulo 2^32.
+// progress returns a counter, modulo 2^32, that increases by 1 for each message published to the queue and for each
+// message removed from it.
 func (q *Queue) progress() uint32 { return uint32(2*q.NextSequence - q.Messages) }
 
 // created returns the initial values of a new queue.
@@ -233,9 +233,9 @@ type candidate struct {
 	traffic float64 // in the last interval
 }
 
-// Sample records the values of the interval with the end that is nearest to now. Each session of an active node
-// has a separate source. The first sample of a source has no rates. If record is false, the sample is not
-// recorded and only serves as the baseline for the rates of the next sample.
+// Sample records the values of the interval that ends nearest to now. Each session of an active node has a separate
+// source. The first sample of a source has no rates. If record is false, the sample is not recorded and only serves
+// as the baseline for the rates of the next sample.
 func (r *Recorder) Sample(ctx context.Context, source Source, now time.Time, record bool) error {
 	r.sampling.Lock()
 	defer r.sampling.Unlock()
@@ -306,7 +306,8 @@ func (v *values) compare(s *series, now *Queue, handed uint64, seconds float64) 
 }
 
 // readOldest returns the time at which the oldest message of a queue was accepted, or the zero time for an empty
-// queue. It reads a message only if the oldest message has changed.
+// queue. known is false if the time could not be read. readOldest reads a message only if the oldest message has
+// changed.
 func (s *series) readOldest(ctx context.Context, source Source, id uint64) (at time.Time, known bool) {
 	sequence, ok := source.Oldest(id)
 	if !ok {
@@ -381,8 +382,8 @@ func (r *Recorder) observe(q *Queue) {
 	}
 }
 
-// choose replaces recorded queues with candidates that have more traffic. It returns the queues that are then
-// recorded.
+// choose replaces recorded queues with candidates that have more traffic. It returns the queues that are recorded
+// after that.
 func (r *Recorder) choose(recorded []recordedQueue, candidates []candidate) []recordedQueue {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -99,7 +99,7 @@ func TestPoints(t *testing.T) {
 	s.detached, s.totals.Delivered = map[uint64]uint64{1: 50}, 50
 	sample(t, r, s, start.Add(20*time.Second+300*time.Millisecond))
 	s.change(0, 0, 33)
-	sample(t, r, s, start.Add(30*time.Second-time.Millisecond)) // 9.699 s later
+	sample(t, r, s, start.Add(30*time.Second-time.Millisecond)) // 9.699 s after the previous sample
 	now := start.Add(35 * time.Second)
 
 	want := []Point{
@@ -137,7 +137,8 @@ func TestCreatedQueue(t *testing.T) {
 	require.Empty(t, got)
 }
 
-// Minutes contain the mean rates and the last depth. Intervals without samples are missing, even after a day.
+// The point of a minute contains the mean rates and the last depth. Intervals without samples are missing, even
+// after a day.
 func TestMinutesAndGaps(t *testing.T) {
 	r, s := New(), withQueues(1)
 	sample(t, r, s, start)
@@ -241,8 +242,8 @@ func TestMostActiveQueues(t *testing.T) {
 	require.Empty(t, r.others)
 }
 
-// A copy that is updated repeatedly contains the same points as the original. When the node with the copy becomes
-// active, it continues the recording.
+// A copy that is updated repeatedly contains the same points as the original. The node with the copy continues the
+// recording when it becomes active.
 func TestCopy(t *testing.T) {
 	from, to, s := New(), New(), withQueues(3)
 	since := to.Paste(from.Copy(time.Time{}))
@@ -327,7 +328,7 @@ func heap() int64 {
 func TestMemory(t *testing.T) {
 	for name, c := range map[string]struct {
 		queues  int
-		samples int // the last ones of a day
+		samples int // the last samples of a day
 		limit   int64
 	}{
 		"idle":           {3, 1, 64 << 10},

@@ -58,8 +58,8 @@ func newRing(chunks int) ring { return ring{chunks: make([]*[chunkSlots]values, 
 
 func (r *ring) slots() int64 { return int64(len(r.chunks)) * chunkSlots }
 
-// set sets the values of a slot. If the slot is later than the newest one, the slots between them become unknown.
-// A slot that is too old for the ring clears the ring, because the clock was set back.
+// set sets the values of a slot. If the slot is later than the newest slot, the slots between them become unknown. A
+// slot that is too old for the ring clears the ring, because the clock was set back.
 func (r *ring) set(slot int64, v values) {
 	switch n := r.slots(); {
 	case r.newest == 0 || slot >= r.newest+n || slot <= r.newest-n:

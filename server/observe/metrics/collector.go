@@ -51,7 +51,7 @@ type collector struct {
 	descs    []*prometheus.Desc
 	up       *prometheus.Desc
 
-	mu     sync.Mutex // guards all below
+	mu     sync.Mutex // guards the fields below
 	oldest map[uint64]oldestMessage
 }
 
@@ -108,8 +108,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// exportedQueues returns the queues to export. The limit also applies to the number of subscriptions of each
-// queue; those with the largest backlog are selected.
+// exportedQueues returns the queues to export. The same limit applies to the number of subscriptions of each queue,
+// of which those with the largest backlog are selected.
 func (c *collector) exportedQueues() []queueSnapshot {
 	ctx, cancel := context.WithTimeout(context.Background(), oldestLimit)
 	defer cancel()

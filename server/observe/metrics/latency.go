@@ -28,8 +28,8 @@ const (
 )
 
 // Latencies contains latency histograms. They are native histograms, with classic buckets for Prometheus servers
-// that do not request native ones. An observation takes about 100 ns and does not allocate memory. There is one
-// observation per batch, not per message.
+// that do not request native histograms. An observation takes about 100 ns and does not allocate memory. One
+// observation is made per batch, not per message.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer

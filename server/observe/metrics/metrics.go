@@ -46,7 +46,7 @@ const (
 	maxConnectionsPerAddress = 32
 )
 
-// Extra contains the data that only the metrics export.
+// Extra contains data that only the metrics export.
 type Extra struct {
 	// DiskLow reports whether the free disk space is below disk.low-watermark.
 	DiskLow                     bool
@@ -199,7 +199,7 @@ func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 }
 
 // active responds with 200 only while the node serves clients. It is for proxies that route clients. The node may
-// stop or be disconnected immediately after it has responded with 200.
+// stop or be disconnected immediately after such a response.
 func active(w http.ResponseWriter, st nodestatus.Node) {
 	if !st.ServesClients() {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -207,12 +207,12 @@ func active(w http.ResponseWriter, st nodestatus.Node) {
 	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// recordedWaits is the inverse of the fraction of lock waits that are recorded: one of recordedWaits.
+// recordedWaits is the sampling interval of lock waits: one of recordedWaits is recorded.
 const recordedWaits = 10
 
 // contention serves the mutex profile, which attributes lock waits to the lock holders. Waits are recorded only
-// during a request with the parameter `seconds`, because recording costs CPU time. Other requests return the
-// waits that earlier requests have recorded.
+// during a request with the parameter `seconds`, because recording costs CPU time. Other requests return the waits
+// that were recorded during earlier requests.
 type contention struct {
 	profile http.Handler
 

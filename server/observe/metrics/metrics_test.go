@@ -249,8 +249,8 @@ func TestNamesPassLint(t *testing.T) {
 	require.Empty(t, problems)
 }
 
-// /healthz returns 200 while the node runs. /readyz returns 200 only if the role is ready, and otherwise contains
-// the reason. All profiles except the command line are available.
+// /healthz returns 200 while the node runs. /readyz returns 200 only if the role is ready. Otherwise the response
+// contains the reason. All profiles except the command line are available.
 func TestProbes(t *testing.T) {
 	src := &nodestatus.Node{}
 	src.Pair.Role, src.Pair.Reason = failover.RoleCatchingUp, "was disconnected"

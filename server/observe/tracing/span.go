@@ -87,7 +87,7 @@ func (t *Tracer) parents(ctx context.Context, messages []*pb.Message) (parents [
 		if len(props) == 0 || props[traceparent] == "" {
 			continue
 		}
-		add(t.remote(props)) //nolint:contextcheck // the message names the parent
+		add(t.remote(props)) //nolint:contextcheck // the parent is the span in the message
 		if len(parents) == maxParents {
 			break
 		}
@@ -99,7 +99,7 @@ func (t *Tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }
 
-// Into returns a context with this span as the parent of calls and transactions.
+// Into returns a context in which this span is the parent of calls and transactions.
 func (s *Span) Into(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, s.spans[0])
 }
@@ -111,7 +111,7 @@ func (s *Span) Number(name string, n uint64) {
 	}
 }
 
-// Of returns the span in ctx. It returns nil if ctx has none or it is not sampled. Of, Commit and Append
+// Of returns the span in ctx. It returns nil if ctx has no span or the span is not sampled. Of, Commit and Append
 // implement replication.Tracer.
 func (t *Tracer) Of(ctx context.Context) replication.Span {
 	if span := trace.SpanFromContext(ctx); span.IsRecording() {
@@ -196,7 +196,8 @@ func (s *Span) Context() replication.TraceContext {
 	return replication.TraceContext{Parent: carrier[traceparent], State: carrier["tracestate"]}
 }
 
-// End ends the span at the given time. If err is not nil, it is the status of the span.
+// End ends the span at the given time. If err is not nil, it sets the status of the span to an error with the text
+// of err.
 func (s *Span) End(at time.Time, err error) {
 	for _, span := range s.spans {
 		if err != nil {

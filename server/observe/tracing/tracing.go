@@ -50,7 +50,7 @@ type Options struct {
 	SampleSet bool
 	// Headers are added to each request to the collector. Each has the form key=value.
 	Headers []string
-	// Insecure disables TLS. CAFile is a file with the CAs that verify the certificate of the collector. If it is
+	// Insecure disables TLS. CAFile is a file with the CAs that verify the certificate of the collector. If CAFile is
 	// empty, the CAs of the system are used.
 	Insecure bool
 	CAFile   string
@@ -169,7 +169,7 @@ func (t *Tracer) Stats() Stats {
 	return Stats{Sent: t.exporter.sent.Load(), Lost: t.exporter.lost.Load()}
 }
 
-// exporter counts spans and logs lost ones. It exists because the error handler of OpenTelemetry is global to the
+// exporter counts spans and logs lost spans. It replaces the error handler of OpenTelemetry, which is global to the
 // process.
 type exporter struct {
 	sdktrace.SpanExporter
@@ -177,7 +177,7 @@ type exporter struct {
 	log        *zap.Logger
 	sent, lost atomic.Uint64
 
-	mu            sync.Mutex // guards all below
+	mu            sync.Mutex // guards the fields below
 	errorLoggedAt time.Time
 }
 

@@ -24,17 +24,18 @@ import (
 
 const (
 	retryFactor = 30
-	// maxFailures is the number of consecutive failures from which on a non-transient error fails the plan.
+	// maxFailures is the number of consecutive failures at which a non-transient error fails the plan.
 	maxFailures = 10
 	// standbyPoll is the interval at which the active checks the progress of its standby.
 	standbyPoll = 20 * time.Millisecond
-	// catchUpLimit limits the wait for a standby to apply the backlog of its rewrite. After it, the step is retried.
+	// catchUpLimit limits the wait for a standby to apply the backlog of its rewrite. After that time, the step is
+	// retried.
 	catchUpLimit  = 10 * time.Second
 	handOverLimit = 10 * time.Second
 )
 
-// drive executes the plan while this node is active. Its only state is the stored plan and the roles of the
-// nodes. Therefore the next active can continue the plan after a role change.
+// drive executes the plan while this node is active. It keeps no other state than the stored plan and the roles of
+// the nodes. Therefore the next active can continue the plan after a role change.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -64,9 +65,9 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// waitForRetry waits for delay after a failed step of plan id, or until the role or the plan changes. Other
-// changed entries are ignored, because the recorded failure is itself such a change. It returns false if ctx has
-// ended.
+// waitForRetry waits for delay after a failed step of plan id, or until the role changes or another plan is current.
+// It ignores other changed entries, because the recorded failure is itself such a change. It returns false if ctx
+// has ended.
 func (m *Manager) waitForRetry(
 	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
 ) bool {
@@ -245,7 +246,8 @@ func (m *Manager) partner() (other failover.NodeInfo, reason string) {
 	return info, ""
 }
 
-// rewriteOn requests a rewrite of the other node's page file. Repeated requests for the same plan are idempotent.
+// rewriteOn requests a rewrite of the other node's page file, and waits for its end. Repeated requests for the same
+// plan are idempotent.
 func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanRewriting, other.ID, "node "+name(other)+" rewrites its page file"); err != nil {
 		return err

@@ -22,9 +22,9 @@ func parseSchedule(text string) (cron.Schedule, error) {
 	return s, nil
 }
 
-// plainSteps rewrites two forms of steps that the parser treats differently, but stored jobs may contain. "*/60"
-// and "10-12/5", with a step larger than the range, become the first value of the range. The weekday "4/2" ends
-// on Saturday (6), not on the Sunday written as 7.
+// plainSteps rewrites two forms of steps that stored jobs may contain but the parser interprets differently. A step
+// larger than its range, as in "*/60" and "10-12/5", becomes the first value of the range. The weekday "4/2" ends on
+// Saturday (6), not on the Sunday written as 7.
 func plainSteps(text string) string {
 	fields := strings.Fields(text)
 	zone := 0

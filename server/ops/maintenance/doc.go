@@ -5,9 +5,9 @@
 //
 // # Stored state
 //
-// The state of the pair is in the store's metadata entries, which are replicated like messages. Only the active changes
-// them, and only in the term in which it read them. Therefore a lock in this process is sufficient to read, change and
-// commit an entry atomically.
+// The state of the pair is in the store's metadata entries, which are replicated like messages. Only the active
+// changes these entries, and only in the term in which it has read them. Therefore a lock in this process is
+// sufficient to read, change and commit an entry atomically.
 //
 //	maintenance/settings     changed settings, and the request of a rewrite at the next start
 //	maintenance/plan         the last rolling plan
@@ -15,13 +15,13 @@
 //	maintenance/runs/<name>  its last runs
 //	settings/running         settings changed at run time
 //
-// Each node records the completed steps of plans in maintenance.json in its data directory. A repeated request then
-// does not repeat the step.
+// Each node records the completed steps of plans in maintenance.json in its data directory. Therefore a repeated
+// request does not repeat the step.
 //
 // # Responsibilities
 //
 // A Manager runs on every node. Its operations on this node's page file (operations.go) run one at a time. Its
-// controller (controller.go) and its scheduler (schedule.go) run on the active only: they read the state, execute the
+// controller (controller.go) and scheduler (schedule.go) run on the active only: they read the state, execute the
 // next step, and record that it is done. After a crash, the next active continues in the same way.
 //
 // # Preemption of rewrites

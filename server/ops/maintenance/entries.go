@@ -22,10 +22,10 @@ const (
 	keyRuns     = "maintenance/runs/"
 )
 
-// errUnchanged is returned by the function passed to change if there is nothing to commit.
+// errUnchanged is returned by the function passed to change if the entry must not be committed.
 var errUnchanged = errors.New("unchanged")
 
-// read decodes the applied entry with the given key; ok is false if the entry does not exist.
+// read decodes the entry with the given key, as applied on this node. ok is false if the entry does not exist.
 func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	raw, ok := query.Meta(m.store, key)
 	if !ok {
@@ -39,7 +39,7 @@ func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 }
 
 // change reads the entry with the given key (the zero value if it does not exist), calls fn to change it, commits
-// it, and returns it. If fn returns an error, nothing is committed. change returns that error unless it is
+// the result, and returns it. If fn returns an error, nothing is committed. change returns that error unless it is
 // errUnchanged.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {

@@ -24,9 +24,9 @@ import (
 
 const testTimeout = time.Minute
 
-// pair is a real store with the pair's entries and two simulated nodes. The Manager runs on one of them; the
-// operations of the other node are functions. After a switchover, the Manager runs on the other node and
-// continues with the content of the store.
+// pair is a real store with the pair's entries and two simulated nodes. The Manager runs on one node. The operations
+// of the other node are functions. After a switchover, the Manager runs on the other node and continues with the
+// content of the store.
 type pair struct {
 	t     *testing.T
 	store *store.Store
@@ -119,7 +119,7 @@ func (p *pair) Pair() failover.Status {
 	return failover.Status{Role: p.role, Self: self, Record: r}
 }
 
-// follows makes this node the standby.
+// follows makes the node of m the standby.
 func (p *pair) follows(m *Manager) {
 	p.set(func() { p.role, p.serving = failover.RoleStandby, false })
 	m.Following()

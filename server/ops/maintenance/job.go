@@ -183,9 +183,10 @@ func (m *Manager) addPlan(runs []Run) error {
 	return nil
 }
 
-// since returns the time after which the next run is due. During a run, it is now. Otherwise, it is the later of
-// the last change of the job and the end of the last run. If that time is more than clockSetBack in the future,
-// the clock was wrong when it was recorded. since then returns steady, the time at which the clock was set back.
+// since returns the time after which the next run is due. During a run, that is now. Otherwise, it is the later of
+// the last change of the job and the end of the last run. If the later time is more than clockSetBack in the future,
+// the clock was wrong when that time was recorded. In that case, since returns steady, the time at which the clock
+// was set back.
 func (j *JobInfo) since(now, steady time.Time) time.Time {
 	t := j.UpdatedAt
 	if len(j.History) > 0 {
@@ -203,13 +204,12 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 	return t
 }
 
-// clockSetBack is the minimum by which a clock must have been set back before jobs run a second time at the same
-// times.
+// clockSetBack is how far a clock must at least have been set back before jobs run again at the same clock times.
 const clockSetBack = 3 * time.Hour
 
-// clock returns the current time, and the time of the last observation that the clock was set back, or else of
-// the first call (steady). It reads the clock while it holds the lock. Otherwise, two callers could compare their
-// readings in the wrong order, and the clock would seem to have been set back.
+// clock returns the current time and steady. steady is the time of the last call that found the clock set back, or
+// else of the first call. The clock is read with the lock held. Otherwise, two callers could compare their readings
+// in the wrong order, and the clock would seem to have been set back.
 func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -263,7 +263,8 @@ func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	return nil
 }
 
-// recordRun adds a run to the history of its job, or updates it there. It does nothing if the job was deleted.
+// recordRun adds a run to the history of its job, or updates the run in the history. It does nothing if the job was
+// deleted.
 func (m *Manager) recordRun(ctx context.Context, name string, r Run) error {
 	if len(r.Detail) > maxDetailBytes {
 		r.Detail = strings.ToValidUTF8(r.Detail[:maxDetailBytes], "")
@@ -287,8 +288,7 @@ func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 	return Run{ID: uuid.NewString(), StartedAt: m.o.Now(), Outcome: RunRunning, Scheduled: scheduled, Term: term}
 }
 
-// due returns the latest due time, not after now, for which the job has not run; ok is false if there is no such
-// time.
+// due returns the latest due time, not after now, for which the job has not run. ok is false if no such time exists.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false

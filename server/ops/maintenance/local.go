@@ -26,7 +26,8 @@ const (
 )
 
 // localState contains the plan steps that this node has completed, and the result of its last scan. The file is
-// written after each step. If the node crashes before that, the step is repeated, which is harmless.
+// written after each step. If the node crashes between a step and the write, the step is repeated, which is
+// harmless.
 type localState struct {
 	fs   vfs.FS
 	path string
@@ -81,8 +82,8 @@ func (l *localState) done(id string, incarnation uint64) bool {
 		func(d doneStep) bool { return d.ID == id && d.Incarnation == incarnation })
 }
 
-// restarted reports whether an earlier process of this node was requested to restart for a plan (before), and
-// whether this process was (now).
+// restarted reports which process of this node was requested to restart for a plan: an earlier process (before) or
+// this process (now).
 func (l *localState) restarted(plan, process string) (before, now bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -120,8 +121,8 @@ func (l *localState) lastScan() checkpoint.ScanResult {
 	return *l.v.LastScan
 }
 
-// config returns which of the operations requested by the configuration have not been done. It resets the record
-// of operations that are no longer requested.
+// config reports which of the operations requested by the configuration have not been done. For operations that are
+// no longer requested, it deletes the record that they are done.
 func (l *localState) config(resize, compact bool) (wantResize, wantCompact bool, err error) {
 	err = l.change(func(v *localContent) bool {
 		before := *v

@@ -266,8 +266,8 @@ func (m *Manager) isDue(t *testing.T, name string) bool {
 	return due
 }
 
-// A recently missed run is started late, and only once. An older missed run is recorded as skipped, and an
-// interrupted run as failed.
+// A run that was missed recently is started once, after its due time. An older missed run is recorded as skipped,
+// and an interrupted run as failed.
 func TestMissedRunsAfterTakeover(t *testing.T) { synctest.Test(t, testMissedRunsAfterTakeover) }
 
 func testMissedRunsAfterTakeover(t *testing.T) {
@@ -298,8 +298,8 @@ func testMissedRunsAfterTakeover(t *testing.T) {
 	}, testTimeout, time.Millisecond)
 }
 
-// While the clock is a month ahead, a job runs once. After the correction, the job runs at its next scheduled time, not
-// a month later. If the clock is set back by an hour, no job runs twice.
+// While the clock is a month ahead, a job runs once. After the clock is corrected, the job runs at its next
+// scheduled time, not a month later. If the clock is set back by an hour, no job runs twice.
 func TestClockSetBack(t *testing.T) { synctest.Test(t, testClockSetBack) }
 
 func testClockSetBack(t *testing.T) {
@@ -335,8 +335,8 @@ func testClockSetBack(t *testing.T) {
 	runs(5)
 }
 
-// If the clock is read concurrently, it does not seem to have been set back, because a reader waits until the
-// previous reader has finished.
+// Concurrent reads of the clock do not make it seem to have been set back, because a reader waits until the previous
+// reader has finished.
 func TestClockIsReadInOrder(t *testing.T) {
 	var reads atomic.Int64
 	m, other := &Manager{}, make(chan struct{})
@@ -350,7 +350,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 			}()
 			select {
 			case <-other:
-			case <-time.After(50 * time.Millisecond): // the other reader waits for this one
+			case <-time.After(50 * time.Millisecond): // the other reader waits for this reader
 			}
 		}
 		return start.Add(time.Duration(n) * time.Second)
@@ -362,7 +362,7 @@ func TestClockIsReadInOrder(t *testing.T) {
 	require.Equal(t, first, steady, "the clock was never set back")
 }
 
-// If a switchover interrupts a run, the new active restarts it. The number of restarts is limited.
+// If a switchover interrupts a run, the new active restarts the run. The number of restarts is limited.
 func TestJobRunDuringSwitchover(t *testing.T) { synctest.Test(t, testJobRunDuringSwitchover) }
 
 func testJobRunDuringSwitchover(t *testing.T) {

@@ -32,8 +32,8 @@ type Options struct {
 	DataDir string
 	// Defaults contains this node's configuration. It applies to settings that the pair has not changed.
 	Defaults Defaults
-	// RewriteBytesPerSecond returns the rate limit of a rewrite. It is called when the rewrite starts. A result of 0
-	// and a nil function mean no limit.
+	// RewriteBytesPerSecond returns the rate limit of a rewrite. It is called when the rewrite starts. Without the
+	// function, or if it returns 0, the rate is not limited.
 	RewriteBytesPerSecond func() int64
 	// Archive and Archiver are the log archive of this node. They are nil without an archive.
 	Archive  backup.Objects
@@ -66,7 +66,7 @@ type Manager struct {
 	// process identifies this process among the successive processes of the node.
 	process string
 
-	// committing is held from the read of an entry of the pair until the standby has acknowledged its change.
+	// committing is held from the read of an entry of the pair until its change is committed.
 	committing *semaphore.Weighted
 
 	mu        sync.Mutex // guards the fields below
@@ -74,8 +74,7 @@ type Manager struct {
 	following bool // this node follows an active, so it may rewrite
 	starting  bool // this standalone node does not serve clients yet, so it may rewrite
 	jobs      map[string]bool
-	// latestClock is the last time that clock returned. clockSteady is the time of the last backward change of the
-	// clock.
+	// latestClock is the last time that clock returned. clockSteady is the steady time that clock returned.
 	latestClock, clockSteady time.Time
 	held                     map[uint64]context.CancelCauseFunc // cancel functions of the contexts that holding returned
 	holds                    uint64                             // last key added to held
@@ -117,7 +116,7 @@ func (m *Manager) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// wait waits for a change of the role or of the pair's entries, and for at most limit if limit is not 0. It
+// wait waits for a change of the role or of the pair's entries. If limit is not 0, it waits at most that long. It
 // returns false if ctx has ended.
 func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
 	var timeout <-chan time.Time
@@ -165,7 +164,7 @@ func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ cont
 	}
 }
 
-// cause wraps err with the cause of the end of ctx, if ctx has ended. It returns nil if err is nil.
+// cause adds the cause of the end of ctx to err, if ctx has ended. It returns nil if err is nil.
 func cause(ctx context.Context, err error) error {
 	if c := context.Cause(ctx); err != nil && c != nil && !errors.Is(err, c) {
 		return fmt.Errorf("%w: %w", c, err)

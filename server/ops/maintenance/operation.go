@@ -36,8 +36,8 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or returns the reason why it cannot start. The returned context ends when ctx
-// ends; for a rewrite, also when CancelRewrite is called. The caller must call end.
+// begin registers an operation, or returns the reason why it cannot start. The returned context ends when ctx ends.
+// The context of a rewrite also ends when CancelRewrite is called. The caller must call end.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
@@ -137,9 +137,9 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 // return only has to rename a few files.
 const cancelRewriteTimeout = time.Second
 
-// CancelRewrite cancels a running rewrite and prevents new ones until Following is called. It returns when the
-// store applies transactions again. That takes milliseconds, or until the new file is installed if the
-// installation has already begun.
+// CancelRewrite cancels a running rewrite and prevents new rewrites until Following is called. It returns when the
+// store can apply transactions again. That takes milliseconds. If the installation of the new file has already
+// begun, CancelRewrite waits for its end.
 func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false

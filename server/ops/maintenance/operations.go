@@ -25,9 +25,8 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file and recommends a page size of at most maxPageSize. It runs
-// online. If maxPageSize is 0, the limit is the page-size setting of the pair, and the recommendation is stored
-// for the pair.
+// Scan reads a snapshot of this node's page file and recommends a page size of at most maxPageSize. It runs online.
+// If maxPageSize is 0, the limit is the pair's setting PageSizeMax, and the recommendation is stored for the pair.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -58,8 +57,8 @@ func (m *Manager) Scan(
 	return r, nil
 }
 
-// LastScan returns the result of this node's last scan, even of one before a restart. It returns the zero value
-// if no scan was made.
+// LastScan returns the result of this node's last scan, which may precede a restart. It returns the zero value if no
+// scan was made.
 func (m *Manager) LastScan() checkpoint.ScanResult { return m.local.lastScan() }
 
 func (m *Manager) recommend(ctx context.Context, pageSize int) {
@@ -82,8 +81,8 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress returns a function that reports progress of op in bytes of pages. Pages represent the remaining
-// work better than messages.
+// pageProgress returns a function that reports the progress of op as the bytes of processed pages. Pages represent
+// the remaining work better than messages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
@@ -95,8 +94,8 @@ func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// backupProgress returns a function that reports the bytes of the backup, or the bytes of pages while the backup
-// is verified.
+// backupProgress returns a function that reports the written bytes of the backup. During the verification of the
+// backup, it reports the bytes of processed pages.
 func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 	pages := m.pageProgress(op)
 	return func(p checkpoint.Progress) {
@@ -108,10 +107,10 @@ func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a
-// standalone node that is starting. It returns ErrBusy while another operation runs, and ErrRoleChanged if a role
-// change cancelled the rewrite. rewrite.ErrNoSpace contains the required and the available space.
-// index.ErrDataLoss reports a corrupt page. After any error, the page file is unchanged.
+// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone
+// node that is starting. It returns ErrBusy while another operation runs, and ErrRoleChanged if a role change
+// cancelled the rewrite. rewrite.ErrNoSpace means that the free disk space is too small. index.ErrDataLoss reports a
+// corrupt page. After any error, the page file is unchanged.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
@@ -158,8 +157,9 @@ func (m *Manager) Rewrite(
 
 const awaitPlanLimit = time.Second
 
-// awaitPlan waits until this standby has applied the entry of the plan or request with the given ID. During the
-// rewrite, the standby applies nothing, so it could not report the step. A timeout is harmless.
+// awaitPlan waits until this standby has applied the entry of the plan or startup request with the given ID. The
+// standby applies nothing during the rewrite, so without the entry, it could not report the step. A timeout is
+// harmless.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
 		return
@@ -229,8 +229,8 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
-// DropOld removes the old files that the last rewrite or installed snapshot of this node replaced. It returns
-// their size in bytes.
+// DropOld deletes the files that the last rewrite or installed snapshot of this node replaced. It returns their size
+// in bytes.
 func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	_, op, err := m.begin(ctx, opDropOld, "", nil)
 	if err != nil {
@@ -367,9 +367,9 @@ func withoutLinks(path string) string {
 
 const activityLimit = time.Second
 
-// MaySwitchOver returns failover.ErrSwitchover while this node or the other one rewrites its page file. During a
-// rewrite, a standby applies nothing, so it could not serve clients. If the other node is unreachable,
-// MaySwitchOver returns nil, because failover detects that.
+// MaySwitchOver returns failover.ErrSwitchover while this node or the other node rewrites its page file. During a
+// rewrite, a standby applies nothing, so it could not serve clients. If the other node is unreachable, its activity
+// is not checked, because a switchover to it fails anyway.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {

@@ -51,20 +51,20 @@ func (s PlanState) Ended() bool { return s == PlanDone || s == PlanFailed || s =
 type Plan struct {
 	ID   string   `json:"id"`
 	Kind PlanKind `json:"kind"`
-	// PageSize is the new page size in bytes; 0 for a compaction or a restart.
+	// PageSize is the new page size in bytes. It is 0 for a compaction or a restart.
 	PageSize int `json:"page_size,omitempty"`
 	// SwitchBack requests that FirstActive is active again at the end.
 	SwitchBack bool `json:"switch_back,omitempty"`
-	// Pair is the pair on which the plan was started. If the plan is restored on another pair, it is cancelled
-	// immediately.
+	// Pair is the pair on which the plan was started. If the plan is restored from a backup on another pair, it is
+	// cancelled immediately.
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`
 	// Reason explains State to operators.
 	Reason string `json:"reason,omitempty"`
-	// Done contains the stores for which the operation was completed, at most one for each node. It is all that a
-	// new active needs to continue. If a store is replaced, for example by a snapshot of the other node, it no
-	// longer counts as done.
+	// Done contains the stores for which the operation was completed, at most one for each node. A new active needs no
+	// other state to continue. If a store is replaced, for example by a snapshot of the other node, it no longer counts
+	// as done.
 	Done      []failover.Member `json:"done,omitempty"`
 	Node      uuid.UUID         `json:"node"`
 	StartedAt time.Time         `json:"started_at"`
@@ -77,7 +77,7 @@ type Plan struct {
 
 func (p *Plan) has(store failover.Member) bool { return slices.Contains(p.Done, store) }
 
-// storeDone records that a store is done, and removes the entry of an earlier store of the same node.
+// storeDone adds a store to Done, and removes the entry of an earlier store of the same node.
 func (p *Plan) storeDone(store failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(m failover.Member) bool { return m.Node == store.Node })
 	p.Done = append(p.Done, store)
@@ -91,7 +91,7 @@ func (p *Plan) removeOutdated(stores ...failover.Member) {
 	p.Done = slices.DeleteFunc(p.Done, func(d failover.Member) bool { return replaced(d, stores) })
 }
 
-// replaced reports whether stores contains a different store of the same node as done.
+// replaced reports whether stores contains another store of the node of done.
 func replaced(done failover.Member, stores []failover.Member) bool {
 	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
 }
@@ -105,7 +105,7 @@ func (m *Manager) Plan() (*Plan, error) {
 		return nil, err
 	}
 	if a, ok := m.Activity(); ok && a.PlanID == p.ID {
-		// This node executes the step and applies nothing in the meantime. Therefore the entry that it has read may be
+		// This node executes the step and applies nothing in the meantime. Therefore its copy of the entry may be
 		// outdated.
 		p.State, p.Node, p.Progress = PlanRewriting, m.node.Pair().Self.ID, &a.Progress
 	} else if p.State == PlanRewriting {
@@ -139,9 +139,10 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 // AwaitPlan waits for at most one second until this node has applied a plan that the active has started.
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
-// StartPlan starts a plan. pageSize applies to PlanResize; 0 means the recommended page size. It must be called
-// on the active of a pair. It returns ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or
-// ErrSetting (for an invalid page size or kind, or if this node could not be restarted).
+// StartPlan starts a plan. It must be called on the active of a pair. pageSize applies to PlanResize; 0 means the
+// recommended page size. switchBack requests that this node is active again at the end. StartPlan returns
+// ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid page size or kind,
+// or if this node could not be restarted).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {
 		return nil, fmt.Errorf("start a plan: %w: node is standalone; set resize-on-startup or compact-on-startup "+
@@ -209,7 +210,8 @@ func (p *Plan) end(state PlanState, reason string, now time.Time) {
 	p.State, p.Reason, p.EndedAt, p.Node = state, reason, now, uuid.Nil
 }
 
-// advance changes a plan unless it has ended. fn returns errUnchanged if no change is needed.
+// advance calls fn to change the plan with the given ID, unless the plan has ended. fn returns errUnchanged if no
+// change is needed.
 func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) error {
 	_, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID != id || p.State.Ended() {

@@ -34,8 +34,8 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 }
 
 // Restart restarts this node as a step of a plan. It returns ErrRole unless the node follows an active and can
-// restart itself, and ErrSetting if a restarted process would fail to start. done is true in the restarted
-// process. Until then, each call requests the restart again.
+// restart itself, and ErrSetting if a restarted process would fail to start. The restarted process returns true.
+// Earlier processes request the restart again at each call.
 func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: missing plan ID", ErrSetting)

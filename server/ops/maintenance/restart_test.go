@@ -13,7 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-// A node is not stopped if it would fail to start again. If that is the active, a restart plan does not start.
+// A node is not stopped if it would fail to start again. If the active would fail to start again, a restart plan
+// does not start.
 func TestRestartIsChecked(t *testing.T) {
 	p, restarts := newPair(t), 0
 	invalid := errors.New("limts is not a setting")

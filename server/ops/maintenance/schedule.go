@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	// missedGrace is the maximum delay of a run if no node was active when it was due. A run with a longer delay is
-	// recorded as skipped: a backup scheduled for 2 a.m. must not run at noon.
+	// missedGrace is the maximum delay of a run that was due while no node was active. If the delay is longer, the run
+	// is recorded as skipped. For example, a backup scheduled for 2 a.m. must not run at noon.
 	missedGrace = 10 * time.Minute
 	// maxAttempts is the maximum number of attempts of a run that is interrupted by role changes.
 	maxAttempts = 3
@@ -67,8 +67,8 @@ type interrupted struct {
 }
 
 // endInterrupted records the end of runs that the active of another term started. It returns the runs to restart,
-// even with an error. A run is restarted if a node was active, or the run started, within the last missedGrace.
-// active is the last time at which a node was active.
+// even if it also returns an error. A run is restarted if a node was active, or the run started, within the last
+// missedGrace. active is the last time at which a node was active.
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -274,7 +274,7 @@ func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 
 const recordTimeout = 2 * time.Second
 
-// errSkip marks an error for which the run is recorded as skipped.
+// errSkip is wrapped by errors for which the run is recorded as skipped.
 var errSkip = errors.New("skipped")
 
 type target struct {
@@ -353,8 +353,8 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// startCompact starts a rolling compaction plan. Unlike other runs, its run survives a role change. endPlanned
-// records its end.
+// startCompact starts a rolling compaction plan. A role change does not end the run of the job. endPlanned records
+// the end of that run.
 func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {

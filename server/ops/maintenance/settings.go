@@ -27,8 +27,7 @@ type Defaults struct {
 // before the first scan.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and at least one node has not
-	// done it.
+	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not done on all nodes.
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string
 	BackupKeep                        int
@@ -50,8 +49,8 @@ type pairSettings struct {
 	Startup     *startupRequest `json:"startup,omitempty"`
 }
 
-// startupRequest requests operations at the next start of each node. Each node executes a request with a given ID
-// once.
+// startupRequest requests operations at the next start of each node. Each node executes the operations of a request
+// only once, identified by ID.
 type startupRequest struct {
 	ID string `json:"id"`
 	// Resize requests a change to the recommended page size. Compact requests a compaction.
@@ -94,8 +93,8 @@ func or[T any](v *T, def T) T {
 	return def
 }
 
-// Update changes settings of the pair. It must be called on the active. It returns ErrSetting for an invalid
-// value, and then changes nothing.
+// Update changes settings of the pair. It must be called on the active. If a value is invalid, it returns ErrSetting
+// and changes nothing.
 func (m *Manager) Update(ctx context.Context, c Change) (Settings, error) {
 	if err := c.check(); err != nil {
 		return Settings{}, err

@@ -32,7 +32,7 @@ func (w *startupWork) any() bool { return w.resize || w.compact || w.configResiz
 
 // BeforeServing executes the operations requested for the start of a standalone node. It first applies the log,
 // because all durable records of a standalone node are committed. If an operation fails, the error is logged, the
-// operation stays requested, and the node serves clients nevertheless.
+// operation remains requested, and the node serves clients nevertheless.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)
@@ -52,8 +52,8 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 }
 
 // afterStart waits until this node is an in-sync standby, or a standalone node that serves. It then executes the
-// operations requested for the start of the node, and reports them to the active. If a node of a pair becomes
-// active first, the operations stay requested for its next start.
+// operations requested for the start of the node, and reports them to the active. If a node of a pair becomes active
+// first, the operations remain requested for its next start.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()
@@ -75,8 +75,8 @@ func (m *Manager) afterStart(ctx context.Context) {
 	m.reportStartDone(ctx)
 }
 
-// awaitApplied waits until this standby has applied its log up to the end at the time of the call, which may
-// contain the request. It stops waiting when the node is no longer a standby.
+// awaitApplied waits until this standby has applied its log up to the current end, because the log may contain a
+// request. It stops waiting when the node is no longer a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()

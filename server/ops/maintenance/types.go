@@ -56,7 +56,7 @@ type Operations interface {
 	// Restart restarts the node, which must be a standby, for a plan. done is true if the node has already
 	// restarted.
 	Restart(ctx context.Context, planID string) (done bool, err error)
-	// Digest waits until the node has applied exactly the record atLSN, and hashes its content. It returns
+	// Digest waits until the node has applied the record atLSN and no later record, and hashes its content. It returns
 	// store.ErrPast if the node has already applied later records.
 	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 }
@@ -70,12 +70,12 @@ type Peers interface {
 	Report(ctx context.Context, address string, r Report) error
 }
 
-// Report contains the operations that a node has completed, for the active.
+// Report is sent to the active. It contains the operations that a node has completed.
 type Report struct {
 	Node uuid.UUID
 	// Recommended is the page size recommended by a scan, in bytes; 0 without a scan.
 	Recommended int
-	// StartupID is the ID of the executed request for the next start; empty without one.
+	// StartupID is the ID of the startup request that the node has executed. It is empty if none was executed.
 	StartupID string
 }
 

@@ -17,16 +17,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrTooFast is returned if the log passed every record that was selected for a comparison before both nodes
-// could wait for it.
+// ErrTooFast is returned by AtCommonRecord if, at each attempt, the log passed the selected record before both nodes
+// waited for it.
 var ErrTooFast = errors.New("log grows too fast to compare both nodes")
 
-// ErrDiffer is returned when the contents of the two nodes differ, which must never happen.
+// ErrDiffer is returned if the contents of the two nodes differ, which indicates a defect or corruption.
 var ErrDiffer = errors.New("the two nodes differ")
 
 const (
-	// verifyAhead is the distance, in records, from the end of the log to the record at which both nodes compute
-	// their digests. If the log passes that record too early, the next distance is verifyWindow times larger.
+	// verifyAhead is the distance, in records, from the end of the log to the record at which both nodes compute their
+	// digests. If the log passes that record too early, the next distance is verifyWindow times as large.
 	verifyAhead    = 8
 	verifyWindow   = 8
 	verifyAttempts = 6
@@ -34,7 +34,8 @@ const (
 	verifyHeld     = 10 * time.Second
 )
 
-// performVerify compares the digests of both nodes at a record that both apply during the call.
+// performVerify compares the digests of both nodes at a record that both nodes apply during the call. It returns the
+// names of both nodes and a description of the result.
 func (m *Manager) performVerify(ctx context.Context) (node, detail string, err error) {
 	if m.node.Alone() {
 		return "", "", fmt.Errorf("%w: node is standalone, no other node to compare with", errSkip)
@@ -44,7 +45,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, reason)
 	}
 	both := name(m.node.Pair().Self) + ", " + name(other)
-	// Write checkpoints now, so that less must be written while both nodes wait at the record.
+	// Write checkpoints now, so that less data must be written while both nodes wait at the record.
 	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
 		return both, "", err
 	}
@@ -72,11 +73,11 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		mine.Content[:8]), nil
 }
 
-// AtCommonRecord selects a record that both nodes will apply soon. It calls here and there concurrently with the
-// LSN of the record. Each function computes a digest of one node. AtCommonRecord commits entries until the log
-// reaches the record, and returns its LSN. If the log passes the record too early (store.ErrPast), AtCommonRecord
-// selects a record farther ahead. It returns ErrTooFast after verifyAttempts attempts. If one function fails, the
-// context of the other is cancelled.
+// AtCommonRecord selects a record that both nodes will apply soon. It calls here and there concurrently with the LSN
+// of the record. Each function computes the digest of one node. AtCommonRecord commits entries until the log reaches
+// the record. It returns the LSN of the record. If the log passes the record too early (store.ErrPast), it selects a
+// record farther ahead. It returns ErrTooFast after verifyAttempts attempts. If one function fails, the context of
+// the other function is cancelled.
 func (m *Manager) AtCommonRecord(
 	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
 ) (at uint64, err error) {
@@ -151,7 +152,7 @@ func (m *Manager) Checkpoint(ctx context.Context) error {
 	return err
 }
 
-// ErrNoPartner is returned when no standby is available for a comparison.
+// ErrNoPartner is returned if no standby is available for a comparison.
 var ErrNoPartner = errors.New("no standby to compare with")
 
 // Partner returns the standby if this node is active and the standby is in sync. Otherwise it returns

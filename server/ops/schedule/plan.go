@@ -44,13 +44,14 @@ func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
 	return &Plan{every: interval, anchor: anchor}, nil
 }
 
-// Cron returns a plan for a cron expression in an IANA time zone; an empty zone is UTC. The expression has five fields,
-// or is @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of week are restricted, either
-// matches.
+// Cron returns a plan for a cron expression in an IANA time zone; an empty zone is UTC. The expression has five
+// fields, or is @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of week are restricted,
+// a day that matches either of them matches.
 //
-// If the hour field begins with *, there is an occurrence each time the clock of the zone matches: a skipped hour has
-// no occurrences, and a repeated hour has them twice. With other expressions, each matching time occurs once: in the
-// first of two repeated hours or, if the clock skips the time, immediately after the skipped time.
+// If the hour field begins with *, there is an occurrence each time the clock of the zone matches. A skipped hour
+// then has no occurrences, and a repeated hour has its occurrences twice. With other expressions, each matching time
+// occurs once. In a repeated hour, that is the first time. If the clock skips the time, the occurrence is
+// immediately after the skipped period.
 //
 // Cron returns ErrInvalid for an invalid expression or an unknown time zone.
 func Cron(expression, zone string) (*Plan, error) {
@@ -98,8 +99,8 @@ func (p *Plan) Next(after time.Time) time.Time {
 	}
 }
 
-// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. It searches one
-// period between clock changes at a time, because the offset to UTC is constant in it.
+// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. It searches one period
+// between clock changes at a time, because the offset to UTC is constant within such a period.
 func (p *Plan) nextMatch(t time.Time) time.Time {
 	for clock := onClock(t); ; {
 		next := p.cron.Next(clock)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package scrub implements the integrity checks of a pair. It reads all data from disk periodically (scrub),
-// repairs corruption with data of the other node, and compares both nodes.
+// Package scrub implements the integrity checks of a pair. It reads all data from disk periodically (scrub), repairs
+// corruption with data of the other node, and compares both nodes.
 package scrub
 
 import (
@@ -28,8 +28,7 @@ import (
 )
 
 const (
-	// guardTick is the interval of checks for a corrupt index. A corrupt index prevents the store from writing
-	// pages.
+	// guardTick is the interval of the checks for a corrupt index, which prevents the store from writing pages.
 	guardTick      = 100 * time.Millisecond
 	repairInterval = 2 * time.Second
 	// The first scrub and the first comparison are delayed, so that they do not interfere with a restart.
@@ -54,7 +53,7 @@ type Options struct {
 	Resync func(cause error) bool
 	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error
-	// Compared is called after each comparison of the nodes, when Difference returns its result.
+	// Compared is called after each comparison of the nodes. At that time, Difference returns the result.
 	Compared func()
 	Logger   *zap.Logger
 }
@@ -125,7 +124,7 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, 
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
 		rate = 0
-	} else { // one at a time: two concurrent scrubs would double the rate
+	} else { // one at a time, because two concurrent scrubs would double the rate
 		g.scrubbed.Lock()
 		defer g.scrubbed.Unlock()
 	}
@@ -172,9 +171,9 @@ func (g *Guard) Difference() string {
 	return g.differ
 }
 
-// DropDamaged acknowledges at most maxDropped corrupt messages of a queue, and returns their sequences. In a
-// pair, it acknowledges only messages that are corrupt on both nodes. If only is not empty, other sequences are
-// ignored. With dryRun, nothing is changed.
+// DropDamaged acknowledges at most maxDropped corrupt messages of a queue, and returns their sequences. In a pair,
+// it acknowledges only messages that are corrupt on both nodes. If only is not empty, other sequences are ignored.
+// With dryRun, it only returns the sequences.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {

@@ -29,13 +29,13 @@ const (
 	indexAgain = 100 * time.Millisecond
 )
 
-// QueueDigests returns the rolling digests of the queues at exactly the record atLSN.
+// QueueDigests returns the rolling digests of the queues after the record atLSN and before the next record.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep comparison also reads all data and detects corruption. If a node replaces
-// its store because of a corrupt index, Verify waits for that and restarts the comparison.
+// Verify compares both nodes. A deep comparison also reads all data and detects corruption. If a node replaces its
+// store because of a corrupt index, Verify waits until the store is replaced and restarts the comparison.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)
@@ -118,7 +118,7 @@ func (g *Guard) self() *pb.NodeVerification {
 	}
 }
 
-// readBoth scrubs both nodes and compares their content.
+// readBoth scrubs both nodes, compares their content, and adds the results to resp.
 func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
 	var both sync.WaitGroup
 	var mine, theirs error
@@ -144,8 +144,8 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 	return nil
 }
 
-// compareContent compares the content of both nodes. It waits for a standby that disconnected while the nodes
-// read their data.
+// compareContent compares the content of both nodes. If the standby disconnected while the nodes read their data, it
+// waits for the standby.
 func (g *Guard) compareContent(ctx context.Context) error {
 	for start := time.Now(); ; {
 		_, err := g.partnerOr()
@@ -176,8 +176,8 @@ func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	return mine, theirs, reply, err
 }
 
-// differences returns the queues with different digests. A rolling digest covers all transactions that were ever
-// applied to its queue.
+// differences returns the queues with different digests. A rolling digest covers all transactions applied to its
+// queue since the queue was created.
 func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	var out []*pb.QueueDifference
 	add := func(name, format string, args ...any) {

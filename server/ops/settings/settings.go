@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package settings manages the current settings of a node, which are its configuration and the changes made at
-// run time. The changes are replicated with the messages of the pair. Only min-in-sync is in the cluster record,
-// so that it can be changed even while it causes the active to refuse writes.
+// Package settings manages the current settings of a node, which are its configuration and the changes made at run
+// time. The changes are replicated like messages, except for min-in-sync. That setting is in the cluster record, so
+// that it can be changed even while it causes the active to refuse writes.
 package settings
 
 import (
@@ -35,12 +35,12 @@ const (
 
 // Options configures New.
 type Options struct {
-	// Config is the configuration of the node. It contains the defaults of settings that are not changed.
+	// Config is the configuration of the node. It contains the values of settings that were not changed at run time.
 	Config  config.Config
 	Store   *store.Store
 	Manager *maintenance.Manager
 	Runner  *failover.Runner
-	// Use applies changed settings to those components of the node that have a copy of them.
+	// Use applies changed settings to the components of the node that have copies of the settings.
 	Use    func(*config.Config)
 	Logger *zap.Logger
 }
@@ -52,10 +52,11 @@ type Settings struct {
 
 	mu      sync.Mutex // guards the fields below
 	applied []byte     // last applied entry of the pair
-	begun   bool       // an entry was applied, possibly an empty one
+	begun   bool       // Apply was called; applied is valid
 }
 
-// New returns Settings with the configured values. Apply and Run apply changes that were made earlier.
+// New returns Settings with the configured values. Changes made before the start take effect when Apply or Run is
+// called.
 func New(o Options) *Settings {
 	s := &Settings{o: o}
 	s.live.Store(&o.Config)
@@ -79,7 +80,7 @@ func (s *Settings) Run(ctx context.Context) {
 	}
 }
 
-// Apply applies the changes made since the last call.
+// Apply applies the changes of the settings since the last call.
 func (s *Settings) Apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -113,7 +114,7 @@ func (s *Settings) Apply() {
 
 // Setting is a setting that can be changed at run time, with its values on a node.
 type Setting struct {
-	// Key, Usage and Scope are the fields of config.Running with these names.
+	// Key, Usage and Scope are the fields of the same names in config.Running.
 	Key, Usage, Scope string
 	// Value is the current value on this node; Configured is the value in its configuration.
 	Value, Configured string
@@ -150,7 +151,7 @@ type Change struct {
 	Node string
 }
 
-// Change changes settings of the pair. It must be called on the active. If one of the values is invalid
+// Change changes settings of one or both nodes. It must be called on the active. If one of the values is invalid
 // (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.target(&c)
@@ -196,7 +197,7 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-// target validates the keys of c and returns the node to change; uuid.Nil for both nodes.
+// target validates the keys of c. It returns the node to change, or uuid.Nil for both nodes.
 func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	for _, key := range slices.AppendSeq(slices.Clone(c.Unset), maps.Keys(c.Set)) {
 		r, err := config.FindRunning(key)

@@ -15,7 +15,7 @@ import (
 const TokenKey = "lockstep-site-token"
 
 // DialOptions returns the options for connections to the other site: TLS credentials from files, and a token from
-// secrets. files and secrets may be nil.
+// secrets. Both arguments may be nil.
 func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []grpc.DialOption) {
 	if files != nil {
 		options = append(options, grpc.WithTransportCredentials(files.Credentials(nil)))

@@ -2,9 +2,9 @@
 
 // Package site replicates a pair to a pair at another site, and changes the roles of the two sites.
 //
-// The active of the replica pulls the committed log of the primary from the primary's active. It commits each
-// transaction unchanged, together with its position in the primary's log (decision 0034, INV-26). The role of a
-// site is part of the replicated state of its pair, so it survives failovers.
+// The active node of the replica pulls the committed log from the active node of the primary. It commits each
+// transaction unchanged, together with the position of the transaction in the primary's log (decision 0034, INV-26).
+// The role of a site is part of the replicated state of its pair, so the role survives failovers.
 package site
 
 import (

@@ -30,10 +30,10 @@ type DrillOptions struct {
 	Progress func(checkpoint.Progress)
 }
 
-// Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary
-// of a new lineage. Therefore its node cannot join either pair, and neither site replicates with it. The original
-// pair is not changed. After an error, Drill removes its files if possible. No node starts from files that
-// remain.
+// Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary of a
+// new lineage. Therefore its node cannot join either pair, and neither site replicates with it. The original pair is
+// not changed. After an error, Drill removes its files if possible. A node does not start from files that could not
+// be removed.
 //
 // Drill returns ErrUnreachable and the errors of backup.Receive.
 func Drill(ctx context.Context, o DrillOptions) (Seeded, error) {

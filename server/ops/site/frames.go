@@ -19,8 +19,8 @@ const (
 	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
 	// minCompress is the minimum size, in bytes, of frames that are compressed.
 	minCompress = 512
-	// minSaving is the minimum part of a response that compression must save: 1/minSaving. Otherwise, the next
-	// bytes of the log, skipFactor times as many, are not compressed, as with messages that are compressed already.
+	// minSaving defines the minimum saving of a compression: 1/minSaving of the size. If a response saves less, as with
+	// messages that are already compressed, the next skipFactor times as many bytes of the log are not compressed.
 	minSaving  = 8
 	skipFactor = 16
 )
@@ -29,7 +29,7 @@ const (
 type compressor struct {
 	encoder *zstd.Encoder
 	buffer  []byte
-	skip    int // the next bytes of the log that are not compressed
+	skip    int // number of the next bytes of the log that are not compressed
 }
 
 func newCompressor() (*compressor, error) {
@@ -41,8 +41,8 @@ func newCompressor() (*compressor, error) {
 	return &compressor{encoder: e}, nil
 }
 
-// compress returns the bytes to send, and the original size of the frames, or 0 if they are not compressed. The
-// bytes are valid until the next call.
+// compress returns the bytes to send, and the original size of the frames. The size is 0 if the frames are not
+// compressed. The bytes are valid until the next call.
 func (c *compressor) compress(frames []byte) (sent []byte, original uint32) {
 	if len(frames) < minCompress {
 		return frames, 0
@@ -54,7 +54,8 @@ func (c *compressor) compress(frames []byte) (sent []byte, original uint32) {
 	return c.buffer, uint32(len(frames))
 }
 
-// compressLog is compress for consecutive frames of a log. It saves CPU time if the frames are hardly compressible.
+// compressLog is like compress, for consecutive frames of a log. It saves CPU time if the frames are hardly
+// compressible.
 func (c *compressor) compressLog(frames []byte) (sent []byte, original uint32) {
 	if c.skip > 0 {
 		c.skip -= min(c.skip, len(frames))
@@ -76,8 +77,8 @@ func newDecompressor() (*zstd.Decoder, error) {
 	return d, nil
 }
 
-// decompress returns the frames of a response. Decompressed frames are in a new slice, because transactions refer
-// to it until they are applied.
+// decompress returns the frames of a response. Decompressed frames are in a new slice, because transactions refer to
+// the slice until they are applied.
 func decompress(d *zstd.Decoder, sent []byte, original uint32) ([]byte, error) {
 	if original == 0 {
 		return sent, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// After frames that are hardly compressible, only every skipFactor-th part of the log is compressed, until one is
-// compressible.
+// After frames that are hardly compressible, the compressor skips skipFactor times as many bytes. It compresses all
+// frames again when a frame is compressible.
 func TestCompressLog(t *testing.T) {
 	const size = 4096
 	c, err := newCompressor()

@@ -15,9 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A former primary may have transactions after the origin of the promoted site. They are written to a file in its
-// data directory, like the transactions that a forced failover discards. The site can then be set up again
-// without losing them.
+// A former primary may have transactions after the origin of the promoted site. These transactions are written to a
+// file in its data directory, like the transactions that a forced failover discards. The site can then be set up
+// again without losing these transactions.
 
 // lost is the result of the last check for transactions that the promoted site lacks.
 type lost struct {
@@ -25,8 +25,8 @@ type lost struct {
 	err         *apierror.LostError
 }
 
-// nothingAfter checks that this log contains no transactions after a position. If it does, nothingAfter saves
-// them to a file and returns a LostError. It returns ErrDiverged if the log does not contain the position.
+// nothingAfter returns a LostError if this log contains transactions with an effect after a position. It first saves
+// these transactions to a file. It returns ErrDiverged if the log does not contain the position.
 func (m *Manager) nothingAfter(at lsn.Position) error {
 	end := m.o.Store.Applied()
 	if m.lost.err != nil && m.lost.origin == at && m.lost.end == end {
@@ -65,7 +65,8 @@ func (m *Manager) nothingAfter(at lsn.Position) error {
 	return e
 }
 
-// saveLost writes the records after an LSN to a file, unless an earlier call has already done so.
+// saveLost writes the records after an LSN to a file, unless an earlier call has already saved them. It returns a
+// description of the file.
 func (m *Manager) saveLost(after uint64, t *tail) (store.CopiedTail, error) {
 	saved, err := m.o.Store.FindTail(after, t.last.LSN)
 	if err != nil || saved.File != "" {

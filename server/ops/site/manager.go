@@ -24,9 +24,9 @@ import (
 )
 
 const (
-	// watchInterval is the interval at which a primary requests the state of the other site.
-	watchInterval = 2 * time.Second
-	// resolveInterval is the interval at which a stopped primary requests that state.
+	// watchInterval is the interval at which a primary requests the state of the other site. resolveInterval is the
+	// interval at which a stopped primary requests it.
+	watchInterval   = 2 * time.Second
 	resolveInterval = 250 * time.Millisecond
 	retryMin        = 50 * time.Millisecond
 	retryMax        = 2 * time.Second
@@ -59,7 +59,7 @@ type Manager struct {
 	role     chan struct{} // capacity 1: held during a change of the role
 	progress progress
 	verify   chan struct{} // capacity 1: held during a comparison of the sites
-	seed     retention     // of the log, for a replica that received a snapshot
+	seed     retention     // retains the log for a replica that received a snapshot
 	lost     lost          // guarded by role
 	lag      lagLimit
 
@@ -72,7 +72,7 @@ type Manager struct {
 	differ  string // result of the last comparison of a replica with its primary; empty if they are equal
 }
 
-// heard is the last known state of the other site.
+// heard is the last known state of the other site, and the result of the last request for it.
 type heard struct {
 	state *pb.SiteState // last received state; nil if none was received
 	at    time.Time     // when state was received
@@ -121,7 +121,7 @@ func (m *Manager) active() (*replication.Primary, error) {
 	return p, nil
 }
 
-// Run performs the work of this site's role while this node is active, until ctx ends.
+// Run repeats the task of this site's role while this node is active, until ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.remote.close()
 	var limiting sync.WaitGroup
@@ -148,7 +148,7 @@ func (m *Manager) Run(ctx context.Context) {
 
 type task func(ctx context.Context) (wait time.Duration)
 
-// taskFor returns the work of the current role, or nil if the role has none. The task is repeated until the role
+// taskFor returns the task of the current role, or nil if the role has none. The task is repeated until the role
 // changes.
 func (m *Manager) taskFor(primary *replication.Primary, st *queue.SiteState) task {
 	switch {
@@ -233,7 +233,7 @@ func (m *Manager) changeAt(ctx context.Context, primary *replication.Primary, c 
 	return at, nil
 }
 
-// setHeard records the state of the other site or, if err is not nil, why it is unknown.
+// setHeard records the state of the other site or, if err is not nil, why the state could not be requested.
 func (m *Manager) setHeard(st *pb.SiteState, err error) {
 	m.mu.Lock()
 	if err != nil {
@@ -245,7 +245,8 @@ func (m *Manager) setHeard(st *pb.SiteState, err error) {
 	m.o.Changed()
 }
 
-// ask requests the state of the other site, and records the result.
+// ask requests the state of the other site, and records the result. It returns the address of the active node there,
+// and its state.
 func (m *Manager) ask(ctx context.Context) (string, *pb.SiteState, error) {
 	address, st, err := m.remote.find(ctx)
 	if ctx.Err() == nil {
@@ -254,7 +255,8 @@ func (m *Manager) ask(ctx context.Context) (string, *pb.SiteState, error) {
 	return address, st, err
 }
 
-// watch checks whether the other site was promoted. If so, it stops this primary.
+// watch requests the state of the other site. If that site was promoted, watch stops this primary. It returns the
+// time until the next request.
 func (m *Manager) watch(ctx context.Context, primary *replication.Primary) time.Duration {
 	_, remote, err := m.ask(ctx)
 	st := m.o.Store.Site()
@@ -318,7 +320,7 @@ func (m *Manager) Status() Status {
 // RemoteAddresses returns the known addresses of the other site.
 func (m *Manager) RemoteAddresses() []string { return m.remote.addresses() }
 
-// Info returns the site information for the status of a node; nil if the pair has no sites.
+// Info returns the site information for the status of a node. It returns nil if the pair has no sites.
 func (m *Manager) Info() *pb.SiteInfo {
 	st := m.o.Store.Site()
 	if st.Role == queue.SiteNone && m.o.Name == "" {
@@ -334,8 +336,8 @@ func (m *Manager) Info() *pb.SiteInfo {
 	return info
 }
 
-// Refusal returns the error for clients while this site is a replica or a stopped primary. Otherwise it returns
-// nil.
+// Refusal returns the error that rejects clients while this site is a replica or a stopped primary. Otherwise it
+// returns nil.
 func (m *Manager) Refusal() *apierror.NotActiveError {
 	st := m.o.Store.Site()
 	if st.Role == queue.SiteNone || st.Role == queue.SitePrimary {
@@ -407,7 +409,7 @@ type follow struct {
 	stopped bool   // the primary was stopped at this position
 }
 
-// open opens a stream that continues at f, and returns the stream and its first response.
+// open opens a stream of the primary's log that continues at f. It returns the stream and its first response.
 func (m *Manager) open(ctx context.Context, f follow) (
 	grpc.ServerStreamingClient[pb.PullLogResponse], *pb.PullLogResponse, error,
 ) {
@@ -487,8 +489,7 @@ func (m *Manager) setPuller(p *puller) {
 	m.pulls = make(chan struct{})
 }
 
-// adopt commits the lineage and the epoch of the primary, unless this site is already a replica with these
-// values.
+// adopt commits the lineage and the epoch of the primary by, unless this site is already its replica in that epoch.
 func (m *Manager) adopt(ctx context.Context, primary *replication.Primary, f follow, by *pb.SiteState) error {
 	lineage, err := uuid.Parse(by.GetLineage())
 	if err != nil {

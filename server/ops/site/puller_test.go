@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// records returns a response with n records after a position that contain no transactions, and the position of
-// the last one.
+// records returns a response with n records after a position, and the position of the last record. The records
+// contain no transactions.
 func records(after lsn.Position, n int) (*pb.PullLogResponse, lsn.Position) {
 	resp := &pb.PullLogResponse{}
 	for range n {

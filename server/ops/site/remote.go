@@ -22,7 +22,7 @@ import (
 )
 
 const (
-	// requestTimeout limits a request for the state of the other site, which is sent to all its nodes.
+	// requestTimeout limits a request for the state of the other site. The request is sent to all nodes of that site.
 	requestTimeout = 2 * time.Second
 	remotePing     = 10 * time.Second
 	remoteTimeout  = 5 * time.Second
@@ -67,8 +67,8 @@ func (r *remote) addresses() []string {
 	return slices.Concat(r.configured, r.learned)
 }
 
-// learn replaces the learned addresses. It ignores addresses that are also addresses of this site: if both sites
-// use the same node names, such as pods in two clusters, such an address leads to this site.
+// learn replaces the learned addresses. It ignores addresses that are also addresses of this site. If both sites use
+// the same node names, such as pods in two clusters, such an address leads to this site.
 func (r *remote) learn(addresses []string) {
 	own := r.own()
 	r.mu.Lock()
@@ -119,8 +119,8 @@ type remoteAnswer struct {
 	err     error
 }
 
-// find queries all known nodes of the other site. It returns the address and the state of the active of that
-// site.
+// find queries all known nodes of the other site. It returns the address and the state of the node that is active
+// there.
 func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -172,7 +172,7 @@ func (r *remote) ask(ctx context.Context, address string) (*pb.SiteState, error)
 }
 
 // fromStatus converts a gRPC status to an error of this package or of apierror. The result does not wrap the
-// received status: a status for a client must be derived from this node's errors.
+// received status, because a status for a client must be derived from this node's errors.
 func fromStatus(err error) error {
 	known := apierror.FromStatus(err)
 	st, still := status.FromError(known)

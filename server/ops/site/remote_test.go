@@ -40,8 +40,8 @@ func serveNode(t *testing.T, n *named) string {
 	return l.Addr().String()
 }
 
-// A node of this site is not treated as the other site. Addresses of this site in the response of the other site are
-// ignored.
+// A node of this site is not treated as a node of the other site. Addresses of this site in the response of the
+// other site are ignored.
 func TestRemoteIsNotThisSite(t *testing.T) {
 	own := serveNode(t, &named{site: "west"})
 	other := serveNode(t, &named{site: "east", addresses: []string{"pod-0:7420", "pod-1:7420"}})

@@ -30,8 +30,8 @@ type retained struct {
 	timer  *time.Timer             // nil while a stream uses it
 }
 
-// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. The retention
-// for the previous snapshot ends.
+// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. The retention for
+// the previous snapshot ends. It returns the retained log.
 func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCauseFunc) *retained {
 	k := &retained{hold: hold, after: after, cancel: cancel}
 	r.mu.Lock()
@@ -44,9 +44,9 @@ func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCau
 	return k
 }
 
-// resume returns the retained log for a replica that has the record at a position. It returns nil if no log is
-// retained for it. During the transfer of a snapshot, it returns nil, because a connected replica is not the
-// receiver of the snapshot.
+// resume takes over the retained log for a replica that has the record at a position. It returns nil if no log is
+// retained for that replica. During the transfer of a snapshot, it also returns nil, because a connected replica is
+// not the receiver of the snapshot.
 func (r *retention) resume(at lsn.Position) *retained {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,7 +61,8 @@ func (r *retention) resume(at lsn.Position) *retained {
 	return r.now
 }
 
-// suspend starts the time after which the log is released. It is called when the stream that uses the log ends.
+// suspend starts the timer that releases the log after seedRetention. It is called when the stream that uses the log
+// ends.
 func (r *retention) suspend(k *retained) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -71,7 +72,7 @@ func (r *retention) suspend(k *retained) {
 	}
 }
 
-// release releases the log, unless another stream uses it.
+// release releases the log of k, unless a later stream has taken over the log.
 func (r *retention) release(k *retained) { r.drop(k, context.Canceled) }
 
 // drop is like release, but ends a transfer in progress with the given cause.
@@ -86,7 +87,7 @@ func (r *retention) drop(k *retained, cause error) {
 	k.end(cause)
 }
 
-// last returns the current retained, or nil.
+// last returns the current retained log, or nil.
 func (r *retention) last() *retained {
 	r.mu.Lock()
 	defer r.mu.Unlock()

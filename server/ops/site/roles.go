@@ -24,7 +24,7 @@ const (
 	DefaultSwitchTimeout = 10 * time.Second
 	// maxSwitchLag is the maximum number of bytes that a replica may lack when a planned switch stops the primary.
 	maxSwitchLag = 1 << 20
-	// resolveTimeout is how long a failed switch waits for the decision of the replica. After it, the outcome is
+	// resolveTimeout is how long a failed switch waits for the decision of the replica. After that time, the outcome is
 	// reported as unknown.
 	resolveTimeout = 5 * time.Second
 	// probeTimeout is how long a promotion waits for a response of the primary.
@@ -100,7 +100,7 @@ func (m *Manager) awaitReplica(ctx context.Context, address string, timeout time
 	}
 }
 
-// handOver stops this primary and requests the takeover of the other site.
+// handOver stops this primary and requests that the other site takes over.
 func (m *Manager) handOver(
 	ctx context.Context, primary *replication.Primary, address string, timeout time.Duration,
 ) (Switched, error) {
@@ -111,7 +111,7 @@ func (m *Manager) handOver(
 		return Switched{}, err
 	}
 	end, ok := m.o.Store.PositionOf(at)
-	if !ok { // resolve decides later
+	if !ok { // resolve completes the switch later
 		return Switched{}, fmt.Errorf("%w: record %d of the stop is not in the log", replication.ErrOutcomeUnknown, at)
 	}
 	c, err := m.remote.client(address)
@@ -156,7 +156,8 @@ func fromStatusOrNil(err error) error {
 	return fromStatus(err)
 }
 
-// cancelTakeover requests the decision of the other site until it receives a response or ctx ends.
+// cancelTakeover requests that the other site cancels the takeover. It retries until it receives a response or ctx
+// ends.
 func (m *Manager) cancelTakeover(ctx context.Context, st *queue.SiteState, end lsn.Position) (*pb.SiteState, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()
@@ -191,8 +192,8 @@ func (m *Manager) cancelOnce(ctx context.Context, st *queue.SiteState, end lsn.P
 	return resp.GetSite(), fromStatusOrNil(err)
 }
 
-// resolve decides about a stopped primary. If the other site was promoted, this site becomes its replica.
-// Otherwise it resumes as the primary.
+// resolve ends the stopped state of this primary. If the other site was promoted, this site becomes its replica.
+// Otherwise this site resumes as the primary. It returns the time until the next attempt.
 func (m *Manager) resolve(ctx context.Context, primary *replication.Primary) time.Duration {
 	if err := m.lockRole(ctx); err != nil {
 		return resolveInterval
@@ -267,8 +268,8 @@ type effects struct {
 	// known is set if the role is known, because the part contains a role change. refusing is set if transactions
 	// have no effect in that role.
 	known, refusing bool
-	// early is the number of transactions before the first role change. lastEarly is the position of the last of
-	// them.
+	// early is the number of transactions before the first role change. lastEarly is the position of the last of these
+	// transactions.
 	early     uint64
 	lastEarly lsn.Position
 }
@@ -302,7 +303,7 @@ func (c *effects) countEarly() {
 	}
 }
 
-// end returns the number of transactions with an effect, and the position of the last of them. role is the
+// end returns the number of transactions with an effect, and the position of the last such transaction. role is the
 // current role of this site.
 func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	if !c.known && (role == queue.SitePrimary || role == queue.SiteNone) {
@@ -311,8 +312,8 @@ func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 	return c.n, c.last
 }
 
-// Takeover makes this replica the primary when it has applied the record that stopped the old primary. It fails
-// if the old primary has cancelled the stop.
+// Takeover makes this replica the primary after it has applied the record that stopped the old primary. It fails if
+// the old primary has cancelled the stop.
 func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -379,9 +380,9 @@ func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 	}
 }
 
-// CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns its state. The
-// refusal is committed before the response. Otherwise another active of this pair could accept a delayed request
-// of the cancelled takeover before it receives the resume of the primary.
+// CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns the state of this
+// site. The refusal is committed before the response. Otherwise a delayed request of the cancelled takeover could
+// reach a new active of this pair before the resume of the primary does, and the new active would accept it.
 func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -444,7 +445,7 @@ func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promo
 	}
 	progress := m.progress.now(time.Now())
 	work := context.WithoutCancel(ctx)
-	// A stopped primary lacks no earlier transaction. But the replica may have been promoted and may have accepted
+	// A stopped primary lacks no earlier transaction. However, the replica may have been promoted and may have accepted
 	// transactions, so the promotion is lossy.
 	if err := m.change(work, primary, txn.SiteChange{Action: txn.SitePromote, Epoch: epoch, Lossy: true}); err != nil {
 		return Promoted{}, err
@@ -490,7 +491,7 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	}
 	open, cancel := context.WithCancel(ctx)
 	defer cancel()
-	// The primary verifies the position. If it has no lineage, it begins one.
+	// The primary verifies the position. If the primary has no lineage, it begins one.
 	_, first, err := m.open(open, follow{at: f.at})
 	if err != nil {
 		return Demoted{}, err

@@ -45,13 +45,13 @@ type Seeded struct {
 	Upstream lsn.Position
 	// DataBytes is the size of the snapshot.
 	DataBytes uint64
-	// Lineage is the new lineage of a detached copy. Otherwise it is zero.
+	// Lineage is the new lineage of a detached copy. It is zero for a replica.
 	Lineage uuid.UUID
 }
 
 // Seed creates the data directory of the first node of a replica site from a snapshot of the primary. A node that
-// starts from it is a replica. After an error, Seed removes its files if possible. No node starts from files that
-// remain.
+// starts from the directory is a replica. After an error, Seed removes its files if possible. A node does not start
+// from files that could not be removed.
 //
 // The primary retains its log after the snapshot until the replica has caught up. If the replica does not
 // connect, the primary releases the log after 10 minutes.

@@ -25,7 +25,7 @@ const pieceBytes = 512 << 10
 // maxPieceBytes is the maximum size of the data in one response.
 const maxPieceBytes = max(pieceBytes, page.MaxPageBytes)
 
-// Causes of a canceled transfer of a snapshot.
+// Causes for the cancellation of a snapshot transfer.
 var (
 	errReplaced = fmt.Errorf("%w: a later request for a snapshot has replaced this one", ErrRole)
 	errLowDisk  = fmt.Errorf("%w: the disk of the primary is nearly full, so it does not retain its log", ErrBehind)
@@ -33,8 +33,8 @@ var (
 
 func checksumOf(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
-// serveSnapshot sends a new checkpoint of a primary to a replica, and retains the log after it. If the pair has
-// no role, it becomes the primary of a new lineage.
+// serveSnapshot sends a new checkpoint of a primary to a replica, and retains the log after the checkpoint. If the
+// pair has no role, it becomes the primary of a new lineage.
 func (m *Manager) serveSnapshot(
 	ctx context.Context, req *pb.PullSnapshotRequest, send func(*pb.PullSnapshotResponse) error,
 ) error {
@@ -79,7 +79,7 @@ func (m *Manager) serveSnapshot(
 	return err
 }
 
-// serveCopy sends a new checkpoint for a detached copy, which does not become a replica.
+// serveCopy sends a new checkpoint to the receiver of a detached copy, which does not become a replica.
 func (m *Manager) serveCopy(
 	ctx context.Context, primary *replication.Primary, send func(*pb.PullSnapshotResponse) error,
 ) error {
@@ -155,7 +155,7 @@ func (m *Manager) sendSnapshot(
 }
 
 // ReleaseLog ends the transfer of a snapshot and releases the log that is retained for its receiver. It is called
-// when the disk is nearly full, because a replica must not stop the primary.
+// when the disk is nearly full, because the needs of a replica must not stop the primary.
 func (m *Manager) ReleaseLog() {
 	if k := m.seed.last(); k != nil {
 		m.log.Warn("disk nearly full: log after the snapshot for a replica is not retained",

@@ -166,8 +166,8 @@ func testRejectedTransactionsAreNotApplied(t *testing.T) {
 	require.ErrorIs(t, pull.awaitRecord(t.Context(), end), replication.ErrBlocked)
 }
 
-// A takeover waits for the stop of the primary. It fails if the replica's pair rejects that record, and succeeds
-// later.
+// A takeover waits for the record that stops the primary. It fails if the replica's pair rejects that record. A
+// later attempt succeeds.
 func TestTakeoverOfBlockedPair(t *testing.T) { synctest.Test(t, testTakeoverOfBlockedPair) }
 
 func testTakeoverOfBlockedPair(t *testing.T) {
@@ -225,8 +225,8 @@ func TestTakeoverOfOtherRecord(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A takeover request that arrives after its cancellation is refused. This also applies to a later process of the
-// replica that has not received the resume of the primary.
+// A takeover request that arrives after its cancellation is refused. A later process of the replica also refuses it,
+// even if that process has not received the resume of the primary.
 func TestDelayedTakeover(t *testing.T) {
 	for name, c := range map[string]struct{ canceled, early, resumed bool }{
 		"not canceled":                         {},

@@ -29,7 +29,7 @@ const (
 	maxDigestBytes = 64 << 20
 )
 
-// errPassed is returned if the digests of the replica and of the primary are from different transactions.
+// errPassed is returned if the digests of the replica and of the primary belong to different transactions.
 var errPassed = errors.New("replica is at another transaction than the primary")
 
 // Verify compares the rolling digests of both sites at the same transaction. A primary forwards the call to its
@@ -89,8 +89,8 @@ func (m *Manager) verifyReplica(ctx context.Context) (*pb.VerifySitesResponse, e
 	return nil, fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // it may be ErrNotActive of the primary
 }
 
-// compareOnce holds this replica while it requests the digests of the primary, which are from the same or a later
-// record. It then continues up to that record and compares the digests.
+// compareOnce pauses this replica while it requests the digests of the primary, which are from the same or a later
+// record. The replica then continues up to that record, and the digests are compared.
 func (m *Manager) compareOnce(ctx context.Context) (*pb.VerifySitesResponse, error) {
 	address, _, err := m.ask(ctx)
 	if err != nil {
@@ -123,7 +123,8 @@ func (m *Manager) compareOnce(ctx context.Context) (*pb.VerifySitesResponse, err
 	return m.comparison(theirs, &mine, held), nil
 }
 
-// digestsAt returns the digests of this replica at the transaction of theirs, the digests of the primary.
+// digestsAt returns the digests of this replica at the transaction to which theirs, the digests of the primary,
+// belong.
 func (m *Manager) digestsAt(
 	ctx context.Context, p *puller, theirs *pb.GetSiteDigestsResponse,
 ) (store.QueueDigests, error) {
@@ -157,7 +158,8 @@ func (m *Manager) digestsAt(
 	return mine, nil
 }
 
-// comparison compares the digests of a primary with those of this replica.
+// comparison returns the result of the comparison of theirs, the digests of the primary, with mine, the digests of
+// this replica.
 func (m *Manager) comparison(
 	theirs *pb.GetSiteDigestsResponse, mine *store.QueueDigests, held time.Duration,
 ) *pb.VerifySitesResponse {
@@ -183,7 +185,7 @@ func (m *Manager) comparison(
 	return out
 }
 
-// compared records the result of a comparison.
+// compared records the result of a comparison for Difference.
 func (m *Manager) compared(r *pb.VerifySitesResponse) {
 	text := ""
 	if found := r.GetDifferences(); len(found) > 0 {
@@ -204,8 +206,8 @@ func (m *Manager) compared(r *pb.VerifySitesResponse) {
 	m.o.Changed()
 }
 
-// Difference returns the difference found by the last comparison of this replica with its primary. It returns ""
-// if there was none.
+// Difference returns the difference that the last comparison of this replica with its primary found. It returns ""
+// if the sites were equal or were not compared.
 func (m *Manager) Difference() string {
 	if m.o.Store.Site().Role != queue.SiteReplica {
 		return ""

@@ -58,7 +58,7 @@ type request interface {
 
 type plan func(t *access.Table) ([]txn.AccessChange, error)
 
-// change executes a request and returns the version of the table. If the request was executed before, change
+// change executes a request and returns the version of the table. If the same request was executed before, change
 // returns the stored result (INV-10).
 func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
 	session, err := s.o.Serving.Session()
@@ -183,8 +183,8 @@ func checksum(req request) uint32 {
 	return max(sum, 1) // 0 means unknown
 }
 
-// checkSame returns an error if an earlier, different request has used the producer's sequence. It compares
-// checksums, if the checksum of the earlier request is still stored.
+// checkSame returns an error if a different request has used the producer's sequence. It compares the checksums of
+// the two requests. It returns nil if the checksum of the earlier request is no longer stored.
 func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) error {
 	known := prior.Fingerprint
 	if known == 0 && prior.Result.Code == txn.OK {

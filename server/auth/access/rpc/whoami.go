@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// WhoAmI returns the identity of the caller and its rights.
+// WhoAmI returns the identity and the rights of the caller.
 func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmIResponse, error) {
 	id := access.FromContext(ctx)
 	rules, operators := s.o.Rules.Applicable(id)

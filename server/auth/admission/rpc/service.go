@@ -35,7 +35,7 @@ type Service struct {
 	listener *admission.Listener
 	node     string
 
-	mu    sync.Mutex // guards all below
+	mu    sync.Mutex // guards the fields below
 	at    time.Time
 	rates map[uint64]rates
 }
@@ -98,7 +98,7 @@ func uses(info *admission.Info, queue string) bool {
 	})
 }
 
-// sample updates the rates, at most once per sampleEvery. mu is held.
+// sample updates the rates, at most once per sampleEvery. The caller must hold mu.
 func (s *Service) sample(all []admission.Info) {
 	now := time.Now()
 	elapsed := now.Sub(s.at)
@@ -123,7 +123,7 @@ func perSecond(before, now admission.Traffic, seconds float64) [2]float64 {
 	return [2]float64{float64(now.Bytes-before.Bytes) / seconds, float64(now.Messages-before.Messages) / seconds}
 }
 
-// toProto converts the description of a connection and adds its rates. mu is held.
+// toProto converts the description of a connection and adds its rates. The caller must hold mu.
 func (s *Service) toProto(info *admission.Info) *pb.Connection {
 	out := &pb.Connection{
 		Id: info.ID, Address: info.Address, Since: timestamppb.New(info.Since), Principal: info.Principal,

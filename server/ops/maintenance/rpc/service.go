@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements MaintenanceService, which is used by operators and by the other node of the pair. Calls
-// that concern the pair are forwarded to the active.
+// Package rpc implements MaintenanceService, which operators and the other node of the pair call. Calls that concern
+// the pair are forwarded to the active.
 package rpc
 
 import (
@@ -80,8 +80,8 @@ func pass[Req, Resp any](
 	return there(client, metadata.AppendToOutgoingContext(ctx, keyForwarded, "1"), req)
 }
 
-// stream runs an operation and sends its progress at most once per progressInterval. If send fails, the operation
-// is cancelled.
+// stream runs an operation and passes its progress to send at most once per progressInterval. If send fails, the
+// operation is cancelled.
 func stream[R any](
 	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
 	send func(*pb.Progress) error,

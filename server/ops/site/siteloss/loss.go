@@ -21,16 +21,16 @@ type Loss struct {
 	Records uint64    `json:"records"`
 	Bytes   uint64    `json:"bytes"`
 	HeardAt time.Time `json:"heard_at,omitzero"`
-	// AgeSeconds is the time since HeardAt, in seconds. Transactions that the primary accepted in that time are
-	// lost, too.
+	// AgeSeconds is the time since HeardAt, in seconds. Transactions that the primary accepted in that time are also
+	// lost.
 	AgeSeconds float64 `json:"heard_seconds_ago"`
-	// Nothing means that a promotion loses nothing: the primary accepts no writes, and the replica has all of its
+	// Nothing reports that a promotion loses nothing, because the primary accepts no writes and the replica has all its
 	// records.
 	Nothing bool `json:"nothing"`
 }
 
-// New returns the loss of a promotion of a replica. primary is the current state of the primary; nil if the
-// primary does not respond. The state of the primary in the replica's response is not used, because it may be
+// New returns the loss of a promotion of a replica. primary is the current state of the primary, or nil if the
+// primary does not respond. The copy of that state in the replica's response is not used, because it may be
 // outdated.
 func New(replica *pb.GetSiteResponse, primary *pb.SiteState) *Loss {
 	r, state := replica.GetReplication(), replica.GetSite()
