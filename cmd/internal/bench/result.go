@@ -45,7 +45,7 @@ type Result struct {
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
 
-	// PageSize is the page size of page.db in bytes, if the workload reads it.
+	// PageSize is the page size of page.db in bytes; 0 if the workload does not report it.
 	PageSize int `json:"page_size,omitempty"`
 	// Fraction is the minimum number of deliveries of a subscription as a fraction of the maximum.
 	Fraction float64 `json:"share_min_of_max,omitempty"`

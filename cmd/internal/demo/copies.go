@@ -13,8 +13,8 @@ import (
 
 const sampleEvery = 20 * time.Millisecond
 
-// copies measures the time in which the active reports fewer than two nodes in sync, and therefore acknowledges with
-// fewer than two copies. The time between two samples is attributed to the state of the later one.
+// copies measures the time in which the active reports fewer than two nodes in sync, and therefore acknowledges
+// messages with fewer than two copies. The time between two samples is attributed to the state of the later one.
 type copies struct {
 	mu       sync.Mutex // guards all fields below
 	last     time.Time

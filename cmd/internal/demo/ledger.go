@@ -29,7 +29,7 @@ type ledger struct {
 
 	disturbed   bool          // since the kill, until the pair is in sync again
 	undisturbed time.Duration // end of the last disturbance
-	longest     time.Duration // of the slowest publish
+	longest     time.Duration // of the slowest publish outside disturbances
 	longestAt   time.Time     // of its acknowledgement
 	longestKill time.Duration // of the slowest publish during a disturbance
 }
@@ -92,8 +92,8 @@ func (l *ledger) settled() {
 	l.disturbed, l.undisturbed = false, l.history.Now()
 }
 
-// pauses returns the duration of the slowest publish, the time of its acknowledgement, and the duration of the slowest
-// publish during a disturbance.
+// pauses returns the duration of the slowest publish outside disturbances, the time of its acknowledgement, and the
+// duration of the slowest publish during a disturbance.
 func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

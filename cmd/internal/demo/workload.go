@@ -99,7 +99,7 @@ func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) 
 				switch r, err := pending.Wait(ctx); {
 				case err == nil:
 					w.ledger.acknowledge(n, r)
-				case ctx.Err() == nil: // no Ctrl-C
+				case ctx.Err() == nil: // not interrupted by Ctrl-C
 					w.report(fmt.Errorf("message %d: %w", n, err))
 				}
 			})

@@ -87,7 +87,8 @@ func (b *Bar) Line() string {
 	return b.label + ": " + b.step.Phase + bar + b.figures(time.Since(b.began))
 }
 
-// Due returns a line for plain output, if one is due: after plainEvery, or when the operation has ended.
+// Due returns a line for plain output if one is due: the bar has changed, and plainEvery has passed since the previous
+// line or the operation has ended.
 func (b *Bar) Due() (line string, due bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

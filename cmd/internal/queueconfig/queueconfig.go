@@ -53,7 +53,7 @@ func PolicyFields() []Field {
 	return slices.DeleteFunc(Fields(), func(f Field) bool { return !slices.Contains(admin.PolicyFields(), f.Name) })
 }
 
-// Flag returns the name of the flag.
+// Flag returns the name of the command-line flag.
 func (f Field) Flag() string { return cmp.Or(f.option.GetFlag(), strings.ReplaceAll(f.Name, "_", "-")) }
 
 // Label returns the name for display.

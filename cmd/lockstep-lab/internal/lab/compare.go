@@ -236,7 +236,7 @@ func (c *comparer) natsRounds(ctx context.Context) error {
 	return nil
 }
 
-// nats runs the benchmark without the lock, which the program of the peer acquires.
+// nats runs the benchmark of the peer. It does not acquire the lock: the program of the peer acquires it.
 func (c *comparer) nats(ctx context.Context, configuration, sync string) (err error) {
 	p, ok := c.f.peers[measure.PeerNATS]
 	if !ok {

@@ -123,7 +123,8 @@ func fanoutOfEach(
 // filterParts is the number of distinct property values; a filter matches one of them.
 const filterParts = 100
 
-// compareFilters prints the cost of filters until the last message was processed.
+// compareFilters prints the publish rate, the processing time and the CPU time with filters (some), relative to those
+// without filters (all).
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
 		"rate without, all messages processed in %.2f × the time, with %.2f × the CPU time",

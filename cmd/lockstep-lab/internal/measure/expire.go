@@ -21,8 +21,8 @@ const (
 // Values of ExpireOptions.By.
 const (
 	ExpireByMessage   = "message"    // each message has an expiry time
-	ExpireByQueue     = "queue"      // only the message IDs expire, at the end of the queue's dedup window
-	ExpireByMessageID = "message-id" // only their message IDs expire, at the end of the dedup window of their queue
+	ExpireByQueue     = "queue"      // the queue gets a TTL, and all of its messages expire
+	ExpireByMessageID = "message-id" // only the message IDs expire, at the end of the queue's dedup window
 )
 
 // ExpireOptions configures an expiry measurement.
