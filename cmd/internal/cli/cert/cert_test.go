@@ -146,7 +146,7 @@ func TestShow(t *testing.T) {
 				if err != nil {
 					return
 				}
-				_ = conn.(*tls.Conn).Handshake() // it requires a client certificate and receives none
+				_ = conn.(*tls.Conn).Handshake() // the server requires a client certificate and receives none
 				_ = conn.Close()
 			}
 		}()

@@ -170,7 +170,7 @@ type existing struct {
 	schedules []*pb.Schedule
 }
 
-// list returns the queues with a prefix and, without a prefix, the policies and schedules.
+// list returns the queues that start with prefix. If prefix is empty, it also returns the policies and schedules.
 func list(ctx context.Context, c *client.Client, prefix string) (there existing, err error) {
 	for q, err := range admin.New(c).Queues(ctx, prefix) {
 		if err != nil {

@@ -83,8 +83,8 @@ func createToken(name string) error {
 	return nil
 }
 
-// connectSites makes the second site the replica of the first one, unless it has a role from an earlier start. It
-// reads the roles of both sites.
+// connectSites makes the second site the replica of the first one, unless the second site has a role from an earlier
+// start. It waits until the sites are connected, and sets the fields role and connected of both.
 func connectSites(ctx context.Context, sites []devSite) error {
 	role, err := sites[1].readRole(ctx)
 	if err != nil {

@@ -63,7 +63,7 @@ type inspector struct {
 
 	place string // the data directory, or its nearest existing parent
 	made  bool   // the data directory exists
-	owner int    // process that has locked the data directory; 0: none, or unknown
+	owner int    // ID of the process that has locked the data directory; 0: none, or unknown
 
 	mu            sync.Mutex       // guards the fields below
 	record        *failover.Record // as stored in etcd; nil: none, or unknown

@@ -112,7 +112,7 @@ func directWrites(dir string) bool {
 	return true
 }
 
-// lockOwner returns the process that has locked a file; 0 means none, or unknown. It does not take the lock.
+// lockOwner returns the ID of the process that has locked a file; 0 means none, or unknown. It does not lock the file.
 func lockOwner(name string) int {
 	var st syscall.Stat_t
 	if err := syscall.Stat(name, &st); err != nil {
@@ -136,7 +136,7 @@ func lockOwner(name string) int {
 	return 0
 }
 
-// portOwner returns the process that listens on a port; 0 means none, or unknown.
+// portOwner returns the ID of the process that listens on a port; 0 means none, or unknown.
 func portOwner(port int) int {
 	const listen = "0A"
 	inodes := map[string]bool{}

@@ -131,7 +131,7 @@ type chosen struct {
 	matching  admin.Matching
 
 	ranges []admin.SequenceRange // parsed sequences
-	count  uint64                // messages in them
+	count  uint64                // number of sequences in ranges
 }
 
 func (c *chosen) addFlags(cmd *cobra.Command) {

@@ -153,7 +153,8 @@ get the values of another matching policy, or the default values.`,
 	}
 }
 
-// optionNames returns the fields of the given flags.
+// optionNames returns the names of the configuration fields that have the given flags. It returns a usage error for an
+// unknown flag.
 func optionNames(flags []string) (fields []string, err error) {
 	var known []string
 	for _, f := range queueconfig.Fields() {

@@ -89,10 +89,10 @@ type drilled struct {
 	Position output.Position `json:"position"`       // in the log of the site
 	Messages uint64          `json:"messages"`
 	Bytes    uint64          `json:"bytes"`
-	Serve    []string        `json:"serve,omitempty"` // command that serves it; empty if this command does
+	Serve    []string        `json:"serve,omitempty"` // command that serves the copy; empty if this command serves it
 }
 
-// drill makes a copy. With hint, it prints the command that serves it.
+// drill copies the active node to dir. If hint is set, it prints the command that serves the copy.
 func drill(ctx context.Context, env *cli.Env, dir string, hint bool) error {
 	start := time.Now()
 	var r site.Seeded

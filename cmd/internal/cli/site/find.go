@@ -49,8 +49,8 @@ func (p *pair) remote() []string {
 	return slices.Compact(all)
 }
 
-// lookUp returns the pair at the given addresses, with the state of the other site as reported by it. Without an active
-// node, it returns a node that responds.
+// lookUp returns the pair at the given addresses, with the state of the other site as this pair reports it. If no node
+// is active, the returned pair contains a node that responds.
 func lookUp(ctx context.Context, c *client.Client, addresses []string) (*pair, error) {
 	answers := queryAll(ctx, c, addresses)
 	if !slices.ContainsFunc(answers, isActive) {
@@ -113,7 +113,7 @@ func isActive(a pairstatus.Answer) bool {
 	}
 }
 
-// activeOf returns the address of the active according to the nodes that responded.
+// activeOf returns the addresses of active nodes that were not queried, according to the nodes that responded.
 func activeOf(answers []pairstatus.Answer) (addresses []string) {
 	for _, a := range answers {
 		for _, n := range a.Response.GetPair().GetNodes() {

@@ -17,7 +17,7 @@ type report struct {
 	// Site is the site of --addr, and Remote is the other site; Remote is nil if it is unknown.
 	Site   siteState  `json:"site"`
 	Remote *siteState `json:"remote,omitempty"`
-	// Replication is nil if the active node of the replica does not respond.
+	// Replication is nil without a replica, or if the active node of the replica does not respond.
 	Replication *replication `json:"replication,omitempty"`
 	// Loss is nil without a replica.
 	Loss *siteloss.Loss `json:"promotion_loss,omitempty"`

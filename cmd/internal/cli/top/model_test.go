@@ -276,7 +276,7 @@ func TestSelectionMoves(t *testing.T) {
 		require.Contains(t, s.screen(), s.m.chosen().Name)
 	}
 	// The new total is less than the index of the selected queue.
-	s.report(someQueues(3, s.wanted)) // of a window that begins after the last queue
+	s.report(someQueues(3, s.wanted)) // empty: the requested window begins after the last queue
 	s.report(someQueues(3, s.wanted))
 	require.Contains(t, s.screen(), "(3 of 3)")
 	require.NotNil(t, s.m.chosen())
