@@ -23,8 +23,8 @@ func PolicyCommand(env *cli.Env) *cobra.Command {
 		Use: "policy", Aliases: []string{"policies"}, GroupID: "use",
 		Short: "Manage defaults and limits of queues",
 		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any
-sequence of characters, "?" one character. It applies to existing and to new queues. Options that a queue sets itself
-override the defaults; limits apply to both.`,
+sequence of characters, "?" one character. It applies to existing and to new queues. Options set on a queue itself
+override the defaults. Limits apply to both.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -138,8 +138,8 @@ func listPoliciesCommand(env *cli.Env) *cobra.Command {
 func deletePolicyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PATTERN", Aliases: []string{"rm"}, Short: "Delete a policy",
-		Long: `Delete the policy of a pattern. Queues keep the options that they set themselves. Their other options
-get the values of another matching policy, or the default values.`,
+		Long: `Delete the policy of a pattern. Queues keep the options set on the queue itself. Their other options get
+the values of another matching policy, or the default values.`,
 		Example: "  lockstep policy delete 'orders.*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
