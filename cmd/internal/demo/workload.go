@@ -141,7 +141,8 @@ func (w *workload) consume(ctx context.Context) error {
 	}
 }
 
-// finish waits until all messages are acknowledged and delivered.
+// finish stops publishing, and waits until all messages are acknowledged and delivered. It stops waiting if no message
+// is delivered for a while. It then stops consuming.
 func (w *workload) finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()

@@ -130,7 +130,8 @@ func (f Field) Text(c *admin.QueueConfig) string {
 // ErrValue is returned by Set for an invalid value.
 var ErrValue = errors.New("invalid value")
 
-// Set parses a value in the format of Get. The error wraps ErrValue or client.ErrInvalid.
+// Set parses a value in the format of Get, and stores the value in the configuration. The error wraps ErrValue or
+// client.ErrInvalid.
 func (f Field) Set(c *admin.QueueConfig, text string) error {
 	v := f.Value(c)
 	switch v.Interface().(type) {

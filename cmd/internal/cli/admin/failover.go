@@ -89,7 +89,7 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 }
 
 // nodeToForce returns the node in args or, without args, the only node that responds. If f.other is empty, it sets
-// f.other to the address of the other node.
+// f.other to another address in --addr.
 func nodeToForce(
 	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
 ) (*admin.Node, error) {

@@ -158,7 +158,7 @@ func (a *answers) follow(to conn) {
 	}
 }
 
-// notify sends the count, or wakes run. The caller holds mu.
+// notify sends the count or wakes run, if the count has increased. The caller holds mu.
 func (a *answers) notify() error {
 	n := min(a.own, a.remote)
 	if n <= a.notified {

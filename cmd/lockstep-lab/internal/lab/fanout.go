@@ -85,7 +85,8 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	return cmd
 }
 
-// fanoutOfEach measures each number of subscriptions, and compares the publish rate with that of the first number.
+// fanoutOfEach measures each number of subscriptions, and compares the publish rate with that of the first number. If
+// o.Parts is set, it also measures each number with filters.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {
