@@ -267,8 +267,8 @@ func printLeft(env *cli.Env, left []step) error {
 
 type importOptions struct{ yes, prune, dryRun bool }
 
-// carryOut prints the plan. Unless the plan has conflicts or o.dryRun is set, it then asks for confirmation and executes
-// the plan.
+// carryOut prints the plan. Unless the plan has conflicts or o.dryRun is set, it then asks for confirmation and
+// executes the plan.
 func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o importOptions) error {
 	steps, left := p.steps, p.prune
 	if o.prune {

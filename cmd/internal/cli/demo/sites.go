@@ -120,8 +120,8 @@ func connectSites(ctx context.Context, sites []devSite) error {
 	return nil
 }
 
-// waitConnected waits until this site has the state of the other site. If this site is a replica, it also waits until the
-// site receives the log of the primary.
+// waitConnected waits until this site has the state of the other site. If this site is a replica, it also waits until
+// the site receives the log of the primary.
 func (s *devSite) waitConnected(ctx context.Context) error {
 	return s.pair.Wait(ctx, "site "+s.name+" connected to the other one", func(all []*pb.GetStatusResponse) bool {
 		for i, st := range all {

@@ -171,8 +171,8 @@ func optionNames(flags []string) (fields []string, err error) {
 	return fields, nil
 }
 
-// printSources prints the options of a queue that do not have the default value, with their sources. It prints nothing if
-// no policy applies to the queue.
+// printSources prints the options of a queue that do not have the default value, with their sources. It prints
+// nothing if no policy applies to the queue.
 func printSources(env *cli.Env, q admin.Queue) error {
 	if q.Own.Policy == "" && q.Own.LimitPolicy == "" {
 		return nil

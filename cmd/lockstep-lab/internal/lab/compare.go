@@ -164,7 +164,8 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
 	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
-	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages per transaction of Lockstep, and between two syncs of the peer")
+	cmd.Flags().IntVar(&f.batch, "batch", 100,
+		"chronicle: messages per transaction of Lockstep, and between two syncs of the peer")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"chronicle: memory limit of each process with its page cache, such as 2GiB")
 	return cmd

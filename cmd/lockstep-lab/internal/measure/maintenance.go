@@ -49,8 +49,8 @@ type MaintenanceOptions struct {
 	Rounds    int
 }
 
-// MaintenanceResult is the result of one operation in one round. Latencies are in milliseconds, from the time at which a message was
-// due; MB are 10^6 bytes.
+// MaintenanceResult is the result of one operation in one round. Latencies are in milliseconds, from the time at
+// which a message was due; MB are 10^6 bytes.
 type MaintenanceResult struct {
 	Workload   string  `json:"workload"`
 	Phase      string  `json:"phase"`
