@@ -49,7 +49,7 @@ type Result struct {
 	PageSize int `json:"page_size,omitempty"`
 	// Fraction is the minimum number of deliveries of a subscription as a fraction of the maximum.
 	Fraction float64 `json:"share_min_of_max,omitempty"`
-	Ratio    float64 `json:"ratio,omitempty"` // of Rate to the rate of the baseline in Comment
+	Ratio    float64 `json:"ratio,omitempty"` // Rate divided by the rate of the baseline in Comment
 	// CPURatio is the CPU time per message divided by that of the baseline in Comment.
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
 	Comment  string  `json:"note,omitempty"`
@@ -64,7 +64,7 @@ type Result struct {
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // at the end of the phase
 	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // rate of a plain read of the same file
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
-	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
+	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // limit of the process and its page cache together
 
 	Setting           string  `json:"knob,omitempty"` // the changed setting, and Value its value
 	Value             string  `json:"value,omitempty"`
@@ -76,7 +76,7 @@ type Result struct {
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
 	PeakRSS     float64 `json:"rss_peak_mb"`     // maximum of the nodes; see Usage
-	DiskWritten float64 `json:"disk_written_mb"` // to the disk that contains the data, by all processes; 0 if unknown
+	DiskWritten float64 `json:"disk_written_mb"` // by all processes to the disk that contains the data; 0 if unknown
 	Processes   []Usage `json:"processes,omitempty"`
 }
 

@@ -18,7 +18,7 @@ const sampleEvery = 20 * time.Millisecond
 type copies struct {
 	mu       sync.Mutex // guards all fields below
 	last     time.Time
-	excepted bool          // since a kill, until the pair is in sync again
+	excepted bool          // set from a kill until the pair is in sync again
 	ended    time.Time     // end of the last excepted period: a sample that began earlier may show the previous state
 	planned  time.Duration // with fewer than two copies, outside excepted periods
 	killed   time.Duration // the same, during excepted periods

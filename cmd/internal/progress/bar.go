@@ -43,7 +43,7 @@ type Bar struct {
 	began time.Time // start of the phase; zero before the operation starts
 	ended string
 
-	lineAt time.Time // of the last plain line
+	lineAt time.Time // time of the last plain line
 	fresh  bool      // changed after that line
 }
 

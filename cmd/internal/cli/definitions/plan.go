@@ -42,7 +42,7 @@ type step struct {
 	// Messages is the number of messages deleted with the object.
 	Messages uint64 `json:"messages,omitempty"`
 
-	want queue // of a queue or its forwards
+	want queue // for steps on a queue or its forwards
 	sub  subscription
 
 	policy   admin.Policy

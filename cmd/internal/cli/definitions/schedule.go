@@ -35,7 +35,7 @@ func floatLiteral(f float64) any {
 	}
 	text := strconv.FormatFloat(f, 'g', -1, 64)
 	if !strings.ContainsAny(text, ".e") {
-		text += ".0" // otherwise it would be read as an integer
+		text += ".0" // otherwise, the literal would be read as an integer
 	}
 	return number(text)
 }

@@ -38,7 +38,7 @@ func TestDevTwice(t *testing.T) {
 	o := harness.Options{Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes()}
 	first, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)
-	second := harness.Options{Dir: o.Dir, Settings: o.Settings} // with an etcd, as dev starts it
+	second := harness.Options{Dir: o.Dir, Settings: o.Settings} // a pair with etcd, as started by dev
 	_, err = harness.Start(t.Context(), second)
 	require.ErrorIs(t, err, harness.ErrInUse)
 	require.NoError(t, first.Close())

@@ -67,7 +67,7 @@ func freePorts(ctx context.Context, flag, first string, n int, except []string) 
 		}
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err != nil {
-			continue // in use by another process
+			continue // the port is in use by another process
 		}
 		if err := l.Close(); err != nil {
 			return nil, fmt.Errorf("%s: %w", flag, err)

@@ -30,13 +30,13 @@ const connectTimeout = 30 * time.Second
 type devSite struct {
 	harness.Options
 
-	name     string // of the site; empty for a pair without sites
+	name     string // name of the site; empty for a pair without sites
 	settings map[string]string
 	ports    served
 	pair     *harness.Pair // set after the start
 	// Set by connectSites.
 	role      pb.SiteRole
-	connected bool // with the other site
+	connected bool // the site is connected to the other site
 }
 
 // label returns the name of a node, with its site if there are two.

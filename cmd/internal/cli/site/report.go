@@ -120,7 +120,7 @@ func newReport(here, there *pair, otherErr error) report {
 }
 
 const (
-	roleUnknown = "unknown" // of a site that does not respond
+	roleUnknown = "unknown" // role of a site that does not respond
 	roleNone    = "none"
 	rolePrimary = "primary"
 	roleReplica = "replica"

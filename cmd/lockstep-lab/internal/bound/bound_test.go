@@ -45,7 +45,7 @@ func TestLoad(t *testing.T) {
 		require.Equal(t, n, recorded)
 		require.GreaterOrEqual(t, took, 30*time.Millisecond)
 		if c.sync {
-			require.Eventually(t, func() bool { // of each connection
+			require.Eventually(t, func() bool { // each connection removes its log file
 				files, err := os.ReadDir(dir)
 				return err == nil && len(files) == 0
 			}, time.Minute, time.Millisecond)

@@ -33,7 +33,7 @@ type compareFlags struct {
 	peersDir string // contains a directory for each peer
 	lock     string
 	syncs    []string
-	configs  []string // of nats
+	configs  []string // configurations of NATS
 	bursts   int
 	batch    int
 	limit    int64
@@ -54,7 +54,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Params, err error) {
 	if len(f.syncs) == 0 {
 		return p, cli.Usage("--sync is empty")
 	}
-	f.Sync = f.syncs[0] // each of them is checked below
+	f.Sync = f.syncs[0] // all sync modes are checked below
 	if p, err = f.Parse(); err != nil {
 		return p, err
 	}

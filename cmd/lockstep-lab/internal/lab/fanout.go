@@ -135,7 +135,7 @@ func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 
 type fanoutMedians struct {
 	published    bench.Result
-	seconds, cpu float64 // until all messages were delivered, except the phase deliver
+	seconds, cpu float64 // sums of the phases except "deliver", until all messages are delivered
 }
 
 func parseSizeRange(sizes []string) (least, most int, err error) {

@@ -25,8 +25,8 @@ import (
 const (
 	WorkNothing = "nothing" // another quiet period, for the difference between two quiet periods
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
-	WorkBackup  = "backup"  // of the standby, with the configured background share
-	WorkScan    = "scan"    // of the standby, with the configured background share
+	WorkBackup  = "backup"  // a backup of the standby, with the configured background share
+	WorkScan    = "scan"    // a scan of the standby, with the configured background share
 	WorkRejoin  = "rejoin"  // the standby restarts without its disk and receives a snapshot
 )
 

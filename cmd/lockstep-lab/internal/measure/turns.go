@@ -50,7 +50,7 @@ func takeTurns(
 // time per message to that of first.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
-	out.Median = false // of rounds
+	out.Median = false // Median is set only for medians of rounds
 	out.Messages, out.Seconds, out.CPU, out.DiskWritten, out.Processes = 0, 0, 0, 0, nil
 	var read, written float64
 	for _, r := range t.slices {
