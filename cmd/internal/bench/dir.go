@@ -44,7 +44,7 @@ func NewDir(given string) (dir string, remove func(), err error) {
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	return dir, func() {
-		_ = os.RemoveAll(dir) // before the lock is released, so that no other measurement removes the directory at the same time
+		_ = os.RemoveAll(dir) // before unlocking, so that no other measurement removes the directory as well
 		_ = lock.Close()
 		signal.Stop(pipes)
 	}, nil

@@ -194,7 +194,7 @@ func memoryLimits() (machine, group uint64) {
 		}
 	}
 	if text := groupFile("memory.max", "memory/memory.limit_in_bytes"); text != "" && text != "max" {
-		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // in version 1, a larger number means unlimited
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // version 1: more means unlimited
 			group = n
 		}
 	}
