@@ -30,7 +30,7 @@ type Target struct {
 	Processes map[string]int
 	// Dir contains the data of the processes. The disk that contains Dir is measured; if Dir is empty, no disk is.
 	Dir string
-	// Pair is the pair that was started for the measurement; nil if it was already running.
+	// Pair is the pair that was started for the measurement; nil if the nodes were already running.
 	Pair *harness.Pair
 }
 

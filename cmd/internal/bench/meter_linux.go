@@ -59,7 +59,7 @@ func deviceWritten(dir string) float64 {
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
-// field returns the number after a key at the beginning of a line of file; 0 if it cannot be read.
+// field returns the number after a key at the beginning of a line of file; 0 if no such line can be read.
 func field(file, key string) float64 {
 	b, err := os.ReadFile(file)
 	if err != nil {

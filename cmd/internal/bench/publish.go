@@ -36,7 +36,7 @@ type PublishOptions struct {
 	Sizes []int
 	Order
 	// EachToNext sends message n to queue n modulo the number of queues. Otherwise each publisher uses one queue, which
-	// it may share.
+	// other publishers may share.
 	EachToNext bool
 	// Duration, if not 0, is the duration of the measurement, regardless of Messages.
 	Duration time.Duration

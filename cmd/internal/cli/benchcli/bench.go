@@ -143,8 +143,8 @@ func (f *Flags) Parse() (p Params, err error) {
 	return p, nil
 }
 
-// WithTarget runs fn with the system under test: the nodes in --addr, or else a pair or node that it starts, and stops
-// and removes after fn.
+// WithTarget runs fn with the system under test: the nodes in --addr, or else a new pair or standalone node. WithTarget
+// stops a new pair or node after fn, and removes its data.
 func WithTarget(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params, fn func(bench.Target) error,
 ) (err error) {

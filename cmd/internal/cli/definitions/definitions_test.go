@@ -147,7 +147,7 @@ queues:
 }
 
 // Policies are created after their dead-letter queues and before the queues that depend on them. A file without
-// policies does not affect them.
+// policies does not affect existing policies.
 func testPolicies(t *testing.T, c clitest.CLI) {
 	t.Helper()
 	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))
@@ -186,7 +186,8 @@ policies:
 	require.Empty(t, c.Lines("policy", "list"))
 }
 
-// Schedules are created after their queues and deleted before them. A file without schedules does not affect them.
+// Schedules are created after their queues and deleted before them. A file without schedules does not affect
+// existing schedules.
 func testSchedules(t *testing.T, c clitest.CLI) {
 	t.Helper()
 	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))

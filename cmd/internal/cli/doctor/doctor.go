@@ -47,7 +47,7 @@ type Options struct {
 	Config config.Config
 	// Peer is the host:port of the other node. If empty, the address in the cluster record is used.
 	Peer string
-	// Version is the version of this program, which is compared with that of the other node. If empty, it is not compared.
+	// Version is the version of this program, which is compared with the version of the other node; empty: not compared.
 	Version string
 }
 

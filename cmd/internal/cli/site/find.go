@@ -126,7 +126,7 @@ func activeOf(answers []pairstatus.Answer) (addresses []string) {
 	return addresses
 }
 
-// lookUpOther returns the pair at the other site, or an error if it cannot be reached from this machine.
+// lookUpOther returns the pair at the other site, or an error if that pair cannot be reached from this machine.
 func lookUpOther(ctx context.Context, c *client.Client, here *pair) (*pair, error) {
 	addresses := here.remote()
 	if len(addresses) == 0 {

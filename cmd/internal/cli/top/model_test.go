@@ -394,7 +394,7 @@ func TestScreenFitsAfterAnyKeys(t *testing.T) {
 	require.Positive(t, s.switchovers+s.paused)
 }
 
-// mayOperate returns true for a rule with roles, because the client does not have their rights. The node decides.
+// mayOperate returns true for a rule with roles, because the response does not contain the rights of the roles.
 func TestMayOperate(t *testing.T) {
 	rule := &pb.AccessRule{Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH}}
 	me := &pb.WhoAmIResponse{Rules: []*pb.AccessRule{rule}}
