@@ -46,8 +46,8 @@ type rejectedStep struct {
 	Changes      []struct{ To string }
 }
 
-// import creates the queues of the file, and a second import changes nothing. export writes the same file, diff lists
-// differences, and --prune deletes queues that the file does not name.
+// import creates the queues of the file, and a second import changes nothing. export writes the same file. diff lists
+// differences. --prune deletes queues that the file does not name.
 func TestDefinitions(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	file := filepath.Join(t.TempDir(), "queues.yaml")

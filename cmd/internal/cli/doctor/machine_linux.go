@@ -201,8 +201,9 @@ func memoryLimits() (machine, group uint64) {
 	return machine, group
 }
 
-// groupFile returns the content of a file of this process's control group; empty if it does not exist. second is its
-// name in cgroup version 2, in the process's own group or, in a container, at the root. first is its path in version 1.
+// groupFile returns the content of a file of this process's control group; empty if the file does not exist. second
+// is the name of the file in cgroup version 2: in the process's own group or, in a container, at the root. first is
+// the path of the file in version 1.
 func groupFile(second, first string) string {
 	const root = "/sys/fs/cgroup"
 	var names []string

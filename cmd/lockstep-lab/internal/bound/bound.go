@@ -5,8 +5,8 @@
 // responses of a standby and its active.
 //
 // The relays are separate processes. Messages are sent in gRPC streams like those of the product (Transport GRPC), or
-// length-prefixed over TCP (TCP). With Sync, both relays write received messages to a file, and sync it before they
-// respond. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
+// length-prefixed over TCP (TCP). With Sync, each relay writes received messages to a file, and syncs the file before
+// it responds. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
 package bound
 
 import (
