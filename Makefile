@@ -1,5 +1,5 @@
-# Lockstep. `make help` lists the targets. Requires only Go (and bash for two targets): the tools are fetched at pinned
-# versions by `go run`.
+# Lockstep. `make help` lists the targets. Most targets require only Go and bash: `go run` fetches the tools at pinned
+# versions.
 
 SHELL      := /bin/bash
 GO         ?= go
@@ -47,11 +47,11 @@ docs: ## Build the documentation site into dist/site; requires Python 3.10 and P
 	dist/docs-venv/bin/mkdocs build --strict
 
 .PHONY: generate
-generate: ## Regenerate the Go code of the .proto files
+generate: ## Regenerate the code of the .proto files
 	$(BUF) generate
 
 .PHONY: check
-check: ## Run CI: quick, the default tier, the race detector, a sample of the deep tier
+check: ## Run CI: quick, the default tier, the race detector, foreign tests, a sample of the deep tier
 	.ci/run
 
 .PHONY: quick
@@ -59,7 +59,7 @@ quick: ## Check format, licences, go.mod, vet, lint, prose: before every merge
 	.ci/run quick
 
 .PHONY: static
-static: ## Run quick, buf, generated code, other platforms, reproducible builds
+static: ## Run quick and govulncheck; check .proto files, generated code, other platforms, reproducible builds
 	.ci/run static
 
 .PHONY: vulnerabilities
@@ -118,7 +118,7 @@ fuzz: ## Run each fuzz target for FUZZTIME (30s)
 	test/fuzz.sh $(FUZZTIME)
 
 .PHONY: spec
-spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: hours; requires Java, and TLA2TOOLS=tla2tools.jar or a network
+spec: ## Check the TLA+ models in failover/spec with TLC, all configurations: hours; requires Java, and TLA2TOOLS=tla2tools.jar or network access
 	failover/spec/check.sh
 
 .PHONY: simulate

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Rebuilds a release from a copy of the sources in another directory with an empty build cache, and compares it with the
-# existing build. RELEASE_CACHE=<directory> uses that build cache. This takes seconds instead of minutes and detects
+# Rebuilds a release from a copy of the sources in another directory, with an empty build cache, and compares the result
+# with the existing build. RELEASE_CACHE=<directory> uses that build cache. This takes seconds instead of minutes and detects
 # dependencies on the directory or the time, but not nondeterminism of the compiler. Packages are rebuilt as well if
 # they exist.
 # Usage: check-release.sh <directory written by make-release.sh> <version>

@@ -15,8 +15,8 @@ export GOFLAGS=-mod=readonly GOWORK=off
 nfpm=(go run github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2)
 [[ -z ${NFPM:-} ]] || nfpm=("$NFPM")
 
-# v1.2.3 becomes 1.2.3. A pre-release, v1.2.3-rc.1, must sort before it; a later commit according to git describe
-# (v1.2.3-4-gabcdef), after it. A bare commit sorts before every release.
+# v1.2.3 becomes 1.2.3. A pre-release, v1.2.3-rc.1, must sort before 1.2.3. A later commit according to git describe,
+# v1.2.3-4-gabcdef, must sort after 1.2.3. A bare commit sorts before every release.
 package_version() {
   local v=${1#v}
   if [[ $v =~ ^([0-9]+\.[0-9]+\.[0-9]+)-([0-9]+-g[0-9a-f].*)$ ]]; then
@@ -36,7 +36,7 @@ trap 'rm -rf "$stage"' EXIT
 files=$stage/files
 mkdir -p "$files/doc" "$files/examples" "$stage/scripts"
 
-# With the flags of the release build, so that nothing is compiled twice.
+# The flags are those of the release build, so that no package is compiled twice.
 CGO_ENABLED=0 go run -trimpath -buildvcs=false ./cmd/internal/manual "$files" "$version"
 for unit in lockstep lockstep-witness; do
   # A package installs into /usr; the unit in the sources is for a manually installed program.

@@ -3,7 +3,7 @@
 # Builds the static binaries of a release, a bill of materials for each (CycloneDX), and the checksums. The bytes depend
 # only on the sources, the version and the Go release: not on the directory, the time, the machine or the state of git.
 # Usage: make-release.sh <output directory> <version>
-# PLATFORMS="linux/amd64 …" builds fewer. make-packages.sh builds the .deb and .rpm. Nodes are tested on Linux; the
+# PLATFORMS="linux/amd64 …" selects the platforms. make-packages.sh builds the .deb and .rpm. Nodes are tested on Linux; the
 # Windows binary is for the command line.
 set -euo pipefail
 

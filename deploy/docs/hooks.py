@@ -11,7 +11,7 @@ TITLES = {"how-to": "How-to guides", "tutorials": "Tutorials", "reference": "Ref
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Replace links to files of the repository that are not part of the site."""
+    """Replace links to files of the repository that are not part of the site, and remove the mark norun of code blocks."""
     top = Path(config["config_file_path"]).parent
 
     def replace(match):

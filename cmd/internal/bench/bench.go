@@ -26,12 +26,11 @@ type Target struct {
 	Setup string
 	// Sync is the sync mode, if it is known.
 	Sync string
-	// Processes are the process IDs of the processes to measure, by name. This process is added as "client".
+	// Processes maps names to the IDs of the processes to measure. The current process is added as "client".
 	Processes map[string]int
-	// Dir contains the data of the processes; the disk that contains Dir is measured. If it is empty, no disk is
-	// measured.
+	// Dir contains the data of the processes. The disk that contains Dir is measured; if Dir is empty, no disk is.
 	Dir string
-	// Pair is the pair that was started for the measurement; nil if it was already running.
+	// Pair is the pair that was started for the measurement; nil if the nodes were already running.
 	Pair *harness.Pair
 }
 
@@ -43,7 +42,7 @@ func NewHistogram() *hdrhistogram.Histogram {
 	return hdrhistogram.New(1, maxLatency.Microseconds(), 3)
 }
 
-// Record adds a latency to a histogram, limited to its range.
+// Record adds the latency d to h, clamped to the range of h.
 func Record(h *hdrhistogram.Histogram, d time.Duration) {
 	// RecordValue does not fail within the range.
 	_ = h.RecordValue(min(max(d.Microseconds(), 1), maxLatency.Microseconds()))
@@ -56,7 +55,7 @@ func Body(sizeBytes int) []byte {
 	return b
 }
 
-// QueueNames returns the queues of one benchmark run.
+// QueueNames returns the names of the n queues of a benchmark.
 func QueueNames(n int) []string {
 	out := make([]string, n)
 	for i := range out {
@@ -71,7 +70,7 @@ func WithQueues(ctx context.Context, c *client.Client, names []string, fn func()
 	return withConfigured(ctx, c, names, admin.QueueConfig{}, fn)
 }
 
-// withConfigured is WithQueues with a configuration.
+// withConfigured is WithQueues with a configuration for the queues.
 func withConfigured(ctx context.Context, c *client.Client, names []string, config admin.QueueConfig,
 	fn func() error,
 ) (err error) {

@@ -44,7 +44,7 @@ func Consume(ctx context.Context, t Target, o ConsumeOptions) (Result, error) {
 	return r, err
 }
 
-// DrainQueues drains the queues with o.Consumers, and sets the time and the resource usage in r.
+// DrainQueues drains the queues with o.Consumers, and sets the rate, the latencies and the resource usage in r.
 func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOptions, r *Result) (err error) {
 	m, start := NewMeter(t.Processes, t.Dir), time.Now()
 	consumers, end, err := NewConsumers(ctx, t.Client, queues, o.Consumers, o.Prefetch)
@@ -61,8 +61,8 @@ func DrainQueues(ctx context.Context, t Target, queues []string, o ConsumeOption
 	return nil
 }
 
-// NewConsumers creates n consumers, distributed round-robin over the queues. end is never nil: after an error, it
-// closes the consumers created so far.
+// NewConsumers creates n consumers, distributed round-robin over the queues. end closes the created consumers. It is
+// never nil, even after an error.
 func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, prefetch int,
 ) (consumers []*client.Consumer, end func() error, err error) {
 	end = func() (err error) {
@@ -81,7 +81,7 @@ func NewConsumers(ctx context.Context, c *client.Client, queues []string, n, pre
 	return consumers, end, nil
 }
 
-// Fill publishes the messages to consume.
+// Fill publishes o.Messages messages to the queues.
 func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptions) error {
 	const window = 4096
 	p := PublishOptions{
@@ -92,7 +92,8 @@ func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptio
 	return err
 }
 
-// Drain receives and acknowledges all messages, and waits for the confirmations.
+// Drain receives and acknowledges the given number of messages, waits for the confirmations, and returns the
+// latencies.
 func Drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hdrhistogram.Histogram, error) {
 	receive, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

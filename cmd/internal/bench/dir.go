@@ -13,15 +13,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Name prefix of the data directories, and the file in them that is locked while in use. The directories contain
-// gigabytes: they are removed however a measurement ends.
+// DirPrefix is the name prefix of the data directories, and DirLock is the name of the lock file in them. The
+// directories contain gigabytes: they are removed even after a killed measurement, by the next one.
 const (
 	DirPrefix = "lockstep-bench-"
 	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies
 )
 
-// NewDir creates a data directory in the given directory, or in the temporary directory if the name is empty. It
-// returns a function that removes it. It also removes data directories of killed measurements in the same place.
+// NewDir creates a data directory in the given directory, or in the temporary directory if given is empty. remove
+// removes the data directory. NewDir also removes data directories that killed measurements left in the same parent
+// directory.
 func NewDir(given string) (dir string, remove func(), err error) {
 	base := given
 	if base == "" {
@@ -43,14 +44,14 @@ func NewDir(given string) (dir string, remove func(), err error) {
 	pipes := make(chan os.Signal, 1)
 	signal.Notify(pipes, syscall.SIGPIPE)
 	return dir, func() {
-		_ = os.RemoveAll(dir) // with the lock held, so that no other measurement removes it at the same time
+		_ = os.RemoveAll(dir) // before unlocking, so that no other measurement removes the directory as well
 		_ = lock.Close()
 		signal.Stop(pipes)
 	}, nil
 }
 
-// removeLeftovers removes data directories in base that are not locked. It does not remove directories without a
-// lock file, which other programs or releases without locking have created.
+// removeLeftovers removes data directories in base that are not locked. It keeps directories without a lock file:
+// other programs, or releases without locking, may have created them.
 func removeLeftovers(base string) {
 	entries, err := os.ReadDir(base)
 	if err != nil {

@@ -35,7 +35,7 @@ type FailoverOptions struct {
 
 const readyBound = time.Minute
 
-// publisher publishes messages one by one and records the time of each acknowledgement.
+// publisher publishes messages one by one, and records the time and the node of each acknowledgement.
 type publisher struct {
 	mu      sync.Mutex
 	acks    []ack // since the last call of take
@@ -128,7 +128,8 @@ func Failover(ctx context.Context, t Target, o FailoverOptions) (Result, error) 
 	return r, err
 }
 
-// failOnce injects one fault, and returns when the pair is in sync again.
+// failOnce waits until the pair is in sync, injects one fault, and returns the interruption. It reverts the fault, but
+// does not wait until the pair is in sync again.
 func failOnce(ctx context.Context, t Target, p *publisher, o FailoverOptions) (d time.Duration, err error) {
 	limit, cancel := context.WithTimeout(ctx, readyBound+o.Settle)
 	defer cancel()

@@ -19,7 +19,7 @@ func readUsage(pid int) Usage {
 	var u Usage
 	dir := fmt.Sprintf("/proc/%d/", pid)
 	if b, err := os.ReadFile(dir + "stat"); err == nil {
-		// The program name may contain blanks; the relevant fields follow its closing parenthesis.
+		// The program name may contain spaces; the relevant fields follow its closing parenthesis.
 		f := bytes.Fields(b[bytes.LastIndexByte(b, ')')+1:])
 		const user, system = 11, 12 // fields 14 and 15 of the whole line
 		if len(f) > system {
@@ -40,8 +40,8 @@ func resetPeak(pid int) {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", pid), []byte(resetHighWaterMark), 0)
 }
 
-// deviceWritten returns the total amount written to the block device that contains dir, in MB; 0 if it is not on a
-// block device.
+// deviceWritten returns the total amount written to the block device that contains dir, in MB; 0 if dir is empty or
+// not on a block device.
 func deviceWritten(dir string) float64 {
 	var st unix.Stat_t
 	if dir == "" || unix.Stat(dir, &st) != nil {
@@ -59,7 +59,7 @@ func deviceWritten(dir string) float64 {
 	return number(f[sectorsWritten]) * sectorBytes / 1e6
 }
 
-// field returns the number after a key at the beginning of a line.
+// field returns the number after a key at the beginning of a line of file; 0 if no such line can be read.
 func field(file, key string) float64 {
 	b, err := os.ReadFile(file)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// Order configures properties of messages and queues that change the cost of storing or delivering them.
+// Order configures properties of messages and queues that affect the cost of storing or delivering messages.
 type Order struct {
 	// Groups is the number of groups over which the messages are distributed round-robin; 0 means no groups.
 	Groups int

@@ -17,7 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// IsNotFound reports whether the queue does not exist.
+// IsNotFound reports whether err means that the queue does not exist.
 func IsNotFound(err error) bool { return errors.Is(err, client.ErrQueueNotFound) }
 
 // PublishOptions configures a publish measurement.
@@ -36,7 +36,7 @@ type PublishOptions struct {
 	Sizes []int
 	Order
 	// EachToNext sends message n to queue n modulo the number of queues. Otherwise each publisher uses one queue, which
-	// it may share.
+	// other publishers may share.
 	EachToNext bool
 	// Duration, if not 0, is the duration of the measurement, regardless of Messages.
 	Duration time.Duration
@@ -106,7 +106,7 @@ func Publish(ctx context.Context, t Target, o PublishOptions) (Result, error) {
 	return PublishInto(ctx, t, o, func(*Result) error { return nil })
 }
 
-// PublishInto is like Publish, but calls the function with the result before it deletes the queues.
+// PublishInto is like Publish, but calls after with the result before it deletes the queues.
 func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Result) error) (Result, error) {
 	r := Result{
 		Workload: "publish", Phase: "pipelined", Setup: t.Setup, Sync: t.Sync,
@@ -121,7 +121,7 @@ func PublishInto(ctx context.Context, t Target, o PublishOptions, after func(*Re
 		if err != nil {
 			return err
 		}
-		for i := range producers { // the first message connects
+		for i := range producers { // the first publish opens the connection
 			if _, err := producers[i].Publish(ctx, names[i%o.Queues],
 				client.Message{Body: Body(o.SizeBytes)}); err != nil {
 				return err

@@ -13,7 +13,7 @@ import (
 )
 
 // Result is one measurement. Latencies are in milliseconds; 1 MB is 10^6 bytes of message bodies. Process figures cover
-// the measurement, except memory, which is read at its end.
+// the measurement, except memory, which is read at the end.
 type Result struct {
 	Workload      string `json:"workload"`
 	Phase         string `json:"phase"`
@@ -45,11 +45,11 @@ type Result struct {
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
 
-	// PageSize is the page size of page.db in bytes, if the workload reads it.
+	// PageSize is the page size of page.db in bytes; 0 if the workload does not report it.
 	PageSize int `json:"page_size,omitempty"`
 	// Fraction is the minimum number of deliveries of a subscription as a fraction of the maximum.
 	Fraction float64 `json:"share_min_of_max,omitempty"`
-	Ratio    float64 `json:"ratio,omitempty"` // of Rate to the rate of the baseline in Comment
+	Ratio    float64 `json:"ratio,omitempty"` // Rate divided by the rate of the baseline in Comment
 	// CPURatio is the CPU time per message divided by that of the baseline in Comment.
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
 	Comment  string  `json:"note,omitempty"`
@@ -64,7 +64,7 @@ type Result struct {
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // at the end of the phase
 	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // rate of a plain read of the same file
 	BudgetMB      float64 `json:"memory_budget_mb,omitempty"`
-	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // of the process and its page cache together
+	MemoryLimitMB float64 `json:"memory_limit_mb,omitempty"` // limit of the process and its page cache together
 
 	Setting           string  `json:"knob,omitempty"` // the changed setting, and Value its value
 	Value             string  `json:"value,omitempty"`
@@ -76,7 +76,7 @@ type Result struct {
 	CPU         float64 `json:"cpu_s"`           // of all processes
 	RSS         float64 `json:"rss_mb"`          // of all processes
 	PeakRSS     float64 `json:"rss_peak_mb"`     // maximum of the nodes; see Usage
-	DiskWritten float64 `json:"disk_written_mb"` // to the disk that contains the data, by all processes; 0 if unknown
+	DiskWritten float64 `json:"disk_written_mb"` // by all processes to the disk that contains the data; 0 if unknown
 	Processes   []Usage `json:"processes,omitempty"`
 }
 

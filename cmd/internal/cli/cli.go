@@ -23,7 +23,7 @@ type Process struct {
 	Environ        []string
 	Lookup         func(string) (string, bool)
 	Terminal       func() bool // reports whether an operator can be prompted; nil: checks Stdin
-	Version        string      // of this program
+	Version        string      // version of this program
 }
 
 // Env is the environment of the commands. It is passed to the commands when they are created, and is filled from

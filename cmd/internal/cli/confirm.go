@@ -55,8 +55,8 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 	return ErrNotConfirmed
 }
 
-// ConfirmMessages is Confirm for deleting the messages of a queue, or the backlog of a subscription if it is not empty.
-// It does not prompt if there are no messages.
+// ConfirmMessages is Confirm for deleting the messages of a queue or, if subscription is not empty, the backlog of that
+// subscription. It does not prompt if there are no messages.
 func (env *Env) ConfirmMessages(
 	ctx context.Context, c *client.Client, yes bool, queue, subscription, label string,
 ) error {

@@ -40,8 +40,8 @@ func (env *Env) Profiles() (*profiles.File, error) {
 	return profiles.Load(profiles.Path(env.Lookup))
 }
 
-// Connection combines flags, environment and profile, in this order of precedence. The current profile applies only to
-// its own nodes: it is ignored if other addresses are given.
+// Connection combines flags, environment and profile, in this order of precedence. The current profile is
+// ignored if addresses are given: its credentials are for its own nodes.
 func (env *Env) Connection() (Connection, error) {
 	if env.connection != nil {
 		return *env.connection, nil

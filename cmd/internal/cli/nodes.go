@@ -98,8 +98,8 @@ func (env *Env) Addresses() ([]string, error) {
 	return c.List()
 }
 
-// WithClient runs fn with a client, which it then closes. With two sites, the client uses the primary, even if --addr
-// contains only addresses of the replica: it is for messages, queues and access rules.
+// WithClient runs fn with a client, which it then closes. It is for commands on messages, queues and access rules: with
+// two sites, the client uses the primary, even if --addr contains only addresses of the replica.
 func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	connection, err := env.Connection()
 	if err != nil {
@@ -123,7 +123,7 @@ func (env *Env) WithPair(ctx context.Context, fn func(context.Context, *client.C
 	})
 }
 
-// With is WithClient for another connection.
+// With is WithClient for the given connection.
 func (env *Env) With(ctx context.Context, connection Connection, fn func(context.Context, *client.Client) error) error {
 	return env.with(ctx, connection, false, fn)
 }
@@ -244,7 +244,8 @@ func (env *Env) QueryNodes(ctx context.Context, c *client.Client, timeout time.D
 	return pairstatus.QueryAll(ctx, c, addrs, timeout)
 }
 
-// NodeNamer returns a function that maps node IDs to names. It returns the ID if the name is unknown.
+// NodeNamer returns a function that maps node IDs to names. For a node with an unknown name, the function returns the
+// ID.
 func (env *Env) NodeNamer(ctx context.Context, c *client.Client) func(string) string {
 	s := env.QueryNodes(ctx, c, min(env.Timeout, time.Second))
 	return s.NodeName

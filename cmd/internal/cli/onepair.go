@@ -47,7 +47,7 @@ func (env *Env) onePair(ctx context.Context, c *client.Client) error {
 
 // sitesOf contains the sites of the nodes that responded.
 type sitesOf struct {
-	addresses map[string][]string // of nodes, by site and pair
+	addresses map[string][]string // addresses of nodes, by site and pair
 	known     []string            // addresses of all these nodes
 	remote    []string            // addresses of other sites, as reported
 }

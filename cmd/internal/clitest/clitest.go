@@ -25,8 +25,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// asProgram is the environment variable with which the test binary acts as the program, because the harness starts
-// nodes with its own executable.
+// asProgram is the environment variable that makes the test binary run as the program under test. The harness needs
+// it, because it starts nodes with the executable of the test.
 const asProgram = "TEST_BINARY_IS_LOCKSTEP"
 
 // Program runs one command line of a program and returns the exit code.
@@ -135,7 +135,7 @@ func StartNodesWith(t *testing.T, standalone bool, settings map[string]string) (
 	return p, CLI{T: t, Addr: strings.Join(p.Addresses(), ",")}
 }
 
-// Answering runs a command on a terminal, with typed as the operator's input.
+// Answering runs a command as if on a terminal, with typed as the operator's input.
 func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, code int) {
 	c.T.Helper()
 	ctx, cancel := context.WithTimeout(c.T.Context(), runBound)
@@ -147,8 +147,8 @@ func (c CLI) Answering(typed string, args ...string) (stdout, stderr string, cod
 	return out.String(), err.String(), code
 }
 
-// FillForScan publishes messages to the queue orders. For these messages, a scan recommends pages larger than 2
-// KiB.
+// FillForScan creates the queue orders and publishes messages to it. For these messages, a scan recommends pages
+// larger than 2 KiB.
 func FillForScan(t *testing.T, c CLI, messages int) {
 	t.Helper()
 	cl, err := client.OpenWith(t.Context(), client.Options{Addresses: strings.Split(c.Addr, ",")})

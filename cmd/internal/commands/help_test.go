@@ -21,7 +21,7 @@ func newRoot() *cobra.Command {
 }
 
 // Every command has a short and a long description and described flags. Each runnable command has examples that run
-// it.
+// the command.
 func TestHelp(t *testing.T) {
 	var walk func(cmd *cobra.Command)
 	walk = func(cmd *cobra.Command) {

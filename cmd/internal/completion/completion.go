@@ -38,7 +38,7 @@ type kind struct {
 	find  func(context.Context, *asked) ([]string, error)
 }
 
-// Add adds completion to all commands below root.
+// Add adds completion to root and to all commands below it.
 func Add(env *cli.Env, root *cobra.Command) {
 	for _, cmd := range root.Commands() {
 		Add(env, cmd)
@@ -118,7 +118,7 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 			}[group]
 		case word == "PATTERN" && group == "quota":
 			k = "quota"
-		case word == "ADDRESS" && cmd.CommandPath() != "lockstep pair add": // the address of a voter
+		case word == "ADDRESS" && cmd.CommandPath() != "lockstep pair add": // there, ADDRESS is a voter
 			k = "address"
 		case word == "PROFILE":
 			k = "profile"

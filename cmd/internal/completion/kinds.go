@@ -72,7 +72,8 @@ func schedules(ctx context.Context, a *asked) (all []string, err error) {
 	return all, err
 }
 
-// nodeNames queries one node after the other until one responds, because some may be unreachable.
+// nodeNames returns the node names reported by the first node that responds. It queries one node after the other,
+// because some may be unreachable.
 func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {
@@ -93,7 +94,7 @@ func nodeNames(ctx context.Context, a *asked) ([]string, error) {
 	return nil, err
 }
 
-// siteNames queries one node after the other, as nodeNames does.
+// siteNames returns the site names reported by the first node that responds.
 func siteNames(ctx context.Context, a *asked) ([]string, error) {
 	nodes, err := a.env.Nodes(a.client)
 	for _, n := range nodes {

@@ -19,7 +19,7 @@ const backlogQueues = 4
 
 type backlog struct {
 	seed     uint64
-	messages [backlogQueues]int // in each queue, with sequences from 1
+	messages [backlogQueues]int // number of messages in each queue; sequences start at 1
 	bytes    atomic.Int64
 }
 

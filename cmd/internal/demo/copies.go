@@ -13,12 +13,12 @@ import (
 
 const sampleEvery = 20 * time.Millisecond
 
-// copies measures the time in which the active reports fewer than two nodes in sync, and therefore acknowledges with
-// fewer than two copies. The time between two samples is attributed to the state of the later one.
+// copies measures the time in which the active reports fewer than two nodes in sync, and therefore acknowledges
+// messages with fewer than two copies. The time between two samples is attributed to the state of the later one.
 type copies struct {
 	mu       sync.Mutex // guards all fields below
 	last     time.Time
-	excepted bool          // since a kill, until the pair is in sync again
+	excepted bool          // set from a kill until the pair is in sync again
 	ended    time.Time     // end of the last excepted period: a sample that began earlier may show the previous state
 	planned  time.Duration // with fewer than two copies, outside excepted periods
 	killed   time.Duration // the same, during excepted periods

@@ -14,7 +14,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Only the time in which an active acknowledges alone counts, and the time after a kill is counted separately.
+// Only the time in which an active acknowledges alone is counted. The time from a kill until the pair is in sync again
+// is counted separately.
 func TestCopies(t *testing.T) {
 	s := newCopies()
 	at := s.last
@@ -63,7 +64,7 @@ func TestPublishPauses(t *testing.T) {
 		l.acknowledge(met, client.Receipt{Sequence: 3, Address: "b"})
 		l.settled()
 		pass(time.Hour)
-		// it was published before the pair was in sync again
+		// late was published before the pair was in sync again
 		l.acknowledge(late, client.Receipt{Sequence: 4, Address: "b"})
 		after := l.next()
 		pass(2 * time.Millisecond)

@@ -64,7 +64,8 @@ type Verdict struct {
 	DigestsEqual bool   `json:"digests_equal"`
 	Coordinator  string `json:"coordinator"`
 
-	// Redelivered counts redeliveries because an acknowledgement was not confirmed (at-least-once delivery).
+	// Redelivered counts messages that were redelivered because their acknowledgement was not confirmed (at-least-once
+	// delivery).
 	Redelivered int `json:"-"`
 	// CatchUp is the time from the restart of the killed node until it was in sync.
 	CatchUp time.Duration `json:"-"`

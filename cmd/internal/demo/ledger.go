@@ -27,11 +27,11 @@ type ledger struct {
 	killedAt time.Time
 	taken    chan time.Duration // capacity 1: time from killedAt to the first acknowledgement by another node
 
-	disturbed   bool          // since the kill, until the pair is in sync again
+	disturbed   bool          // set from the kill until the pair is in sync again
 	undisturbed time.Duration // end of the last disturbance
-	longest     time.Duration // of the slowest publish
-	longestAt   time.Time     // of its acknowledgement
-	longestKill time.Duration // of the slowest publish during a disturbance
+	longest     time.Duration // duration of the slowest publish outside disturbances
+	longestAt   time.Time     // time of the acknowledgement of that publish
+	longestKill time.Duration // duration of the slowest publish during a disturbance
 }
 
 type record struct {
@@ -92,8 +92,8 @@ func (l *ledger) settled() {
 	l.disturbed, l.undisturbed = false, l.history.Now()
 }
 
-// pauses returns the duration of the slowest publish, the time of its acknowledgement, and the duration of the slowest
-// publish during a disturbance.
+// pauses returns the duration of the slowest publish outside disturbances, the time of its acknowledgement, and the
+// duration of the slowest publish during a disturbance.
 func (l *ledger) pauses() (planned time.Duration, at time.Time, killed time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

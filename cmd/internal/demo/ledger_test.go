@@ -17,8 +17,8 @@ func stored(n int, sequence uint64) client.Stored {
 	return client.Stored{Sequence: sequence, Message: client.Message{Body: makeBody(1, n)}}
 }
 
-// newFilledLedger returns a ledger of six messages. The pair has acknowledged five; the sequence of each is its
-// number plus one.
+// newFilledLedger returns a ledger with messages 0 to 5. The pair has acknowledged messages 0 to 4; the sequence of
+// message n is n+1.
 func newFilledLedger(t *testing.T) *ledger {
 	t.Helper()
 	l := newLedger()

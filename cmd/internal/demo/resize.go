@@ -81,7 +81,7 @@ const (
 	planBound = 10 * time.Minute
 	fallback  = 16 << 10 // page size if the scan recommends the current one
 	// minRewrite is the minimum duration of a rewrite, enforced by a rate limit, so that the active can be killed during
-	// it.
+	// the rewrite.
 	minRewrite = 3 * time.Second
 )
 

@@ -99,7 +99,7 @@ func (w *workload) publish(ctx context.Context, stop <-chan struct{}, rate int) 
 				switch r, err := pending.Wait(ctx); {
 				case err == nil:
 					w.ledger.acknowledge(n, r)
-				case ctx.Err() == nil: // no Ctrl-C
+				case ctx.Err() == nil: // not interrupted by Ctrl-C
 					w.report(fmt.Errorf("message %d: %w", n, err))
 				}
 			})
@@ -141,7 +141,8 @@ func (w *workload) consume(ctx context.Context) error {
 	}
 }
 
-// finish waits until all messages are acknowledged and delivered.
+// finish stops publishing, and waits until all messages are acknowledged and delivered. It stops waiting if no message
+// is delivered for a while. It then stops consuming.
 func (w *workload) finish(ctx context.Context) error {
 	w.stopPublishing()
 	w.publishing.Wait()

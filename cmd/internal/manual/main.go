@@ -79,8 +79,8 @@ func completions(root *cobra.Command, dir string) error {
 	return nil
 }
 
-// prepare converts the long texts to Markdown for the generator. Indented lines are examples and keep their line
-// breaks, and HTML-like tags are escaped.
+// prepare converts the help texts of a command and its subcommands to Markdown for the generator. Indented lines are
+// examples and keep their line breaks. HTML-like tags are escaped.
 func prepare(cmd *cobra.Command) {
 	cmd.Long = markdown(cmd.Long)
 	cmd.Short = markdown(cmd.Short)

@@ -107,7 +107,7 @@ func utc(t time.Time) time.Time {
 	return t.UTC()
 }
 
-// typed returns a value, or its representation if JSON does not support it.
+// typed returns v or, if JSON has no such value, a representation of v.
 func typed(v any) any {
 	switch v := v.(type) {
 	case []byte:

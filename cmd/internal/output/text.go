@@ -107,7 +107,7 @@ func Properties(m *client.Message) string {
 	return strings.Join(parts, " ")
 }
 
-// Wrap breaks a text into lines of the given number of columns, between words if possible.
+// Wrap breaks a text into lines of at most the given number of columns, between words if possible.
 func Wrap(text string, columns int) []string {
 	var lines []string
 	line := ""

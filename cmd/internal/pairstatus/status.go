@@ -137,7 +137,7 @@ type Alarm struct {
 	Since   time.Time `json:"since"`
 }
 
-// Left is a file that a node keeps but does not use. It may be the only copy of messages: see package status.
+// Left is a file that a node retains but does not use. It may be the only copy of messages: see package status.
 type Left struct {
 	Path  string `json:"path"`
 	Kind  string `json:"kind"`
@@ -229,7 +229,7 @@ func QueryAll(ctx context.Context, c *client.Client, addrs []string, timeout tim
 	return Combine(answers)
 }
 
-// Combine combines the responses of the nodes.
+// Combine creates a Status from the responses of the nodes.
 func Combine(answers []Answer) Status {
 	s := Status{Nodes: make([]Node, len(answers)), names: make(map[string]string)}
 	pairs := make([]*pb.PairStatus, len(answers))
@@ -252,7 +252,7 @@ func Combine(answers []Answer) Status {
 	var failback time.Time
 	for _, p := range pairs {
 		if p.GetFailbackAt() != nil {
-			failback = p.GetFailbackAt().AsTime() // only the active has it
+			failback = p.GetFailbackAt().AsTime() // only the active reports it
 		}
 		if p.GetPairId() != "" && (s.Pair == nil || p.GetConfig() > s.Pair.Config) {
 			s.Pair = newPair(p)
@@ -419,7 +419,7 @@ func (f *Forced) String() string {
 	return text
 }
 
-// Roles as values of --node.
+// Roles of nodes, which are also values of --node.
 const (
 	Standby = "standby"
 	Active  = "active"

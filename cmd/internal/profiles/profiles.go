@@ -118,7 +118,7 @@ func (f *File) checkMode() error {
 	return nil
 }
 
-// Save replaces the file atomically. Only its owner may read it.
+// Save replaces the file atomically. Only the owner of the new file may read it.
 func (f *File) Save() error {
 	if f.path == "" {
 		return fmt.Errorf("%w: unknown file location: set %s", ErrFile, EnvFile)

@@ -43,7 +43,7 @@ type Bar struct {
 	began time.Time // start of the phase; zero before the operation starts
 	ended string
 
-	lineAt time.Time // of the last plain line
+	lineAt time.Time // time of the last plain line
 	fresh  bool      // changed after that line
 }
 
@@ -87,7 +87,8 @@ func (b *Bar) Line() string {
 	return b.label + ": " + b.step.Phase + bar + b.figures(time.Since(b.began))
 }
 
-// Due returns a line for plain output, if one is due: after plainEvery, or when the operation has ended.
+// Due returns a line for plain output if one is due: the bar has changed, and plainEvery has passed since the previous
+// line or the operation has ended.
 func (b *Bar) Due() (line string, due bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -116,8 +116,8 @@ func (d *Display) draw(text string) {
 // write writes to the terminal and ignores errors: the operation continues without a terminal.
 func (d *Display) write(s string) { _, _ = io.WriteString(d.w, s) }
 
-// Erase returns the control sequence that erases the last lines of a terminal. The cursor must be at the start of
-// the line below them.
+// Erase returns the control sequence that erases the given number of lines above the cursor. The cursor must be at the
+// start of a line.
 func Erase(lines int) string {
 	if lines == 0 {
 		return ""

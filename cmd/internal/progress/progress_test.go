@@ -38,7 +38,7 @@ func TestWithoutTerminal(t *testing.T) {
 	})
 }
 
-// Two bars stay below the lines, and are redrawn in place.
+// Bars stay below the lines of text, and are redrawn in place.
 func TestOnTerminal(t *testing.T) {
 	var b strings.Builder
 	d := progress.New(&b, true)

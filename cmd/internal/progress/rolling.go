@@ -93,7 +93,7 @@ type Show interface {
 	Line(format string, args ...any)
 }
 
-// View displays a plan: a bar for each node, and a line for each change of its state.
+// View displays a plan: a bar for each node, and a line for each change of the plan's state.
 type View struct {
 	show  Show
 	bars  map[string]*Bar   // by address

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/progress"
 )
 
-// A short search prints nothing. A long search prints its position, and the number of messages that were not
-// evaluated.
+// A short search prints nothing. A long search prints its progress, and the number of messages for which the filter was
+// not evaluated.
 func TestSearchProgress(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer

@@ -53,7 +53,7 @@ func PolicyFields() []Field {
 	return slices.DeleteFunc(Fields(), func(f Field) bool { return !slices.Contains(admin.PolicyFields(), f.Name) })
 }
 
-// Flag returns the name of the flag.
+// Flag returns the name of the command-line flag.
 func (f Field) Flag() string { return cmp.Or(f.option.GetFlag(), strings.ReplaceAll(f.Name, "_", "-")) }
 
 // Label returns the name for display.
@@ -130,7 +130,8 @@ func (f Field) Text(c *admin.QueueConfig) string {
 // ErrValue is returned by Set for an invalid value.
 var ErrValue = errors.New("invalid value")
 
-// Set parses a value in the format of Get. The error wraps ErrValue or client.ErrInvalid.
+// Set parses a value in the format of Get, and stores the value in the configuration. The error wraps ErrValue or
+// client.ErrInvalid.
 func (f Field) Set(c *admin.QueueConfig, text string) error {
 	v := f.Value(c)
 	switch v.Interface().(type) {

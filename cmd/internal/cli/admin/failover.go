@@ -88,7 +88,8 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 	return cmd
 }
 
-// nodeToForce returns the named node, or the only one that responds.
+// nodeToForce returns the node in args or, without args, the only node that responds. If f.other is empty, it sets
+// f.other to another address in --addr.
 func nodeToForce(
 	ctx context.Context, env *cli.Env, c *client.Client, args []string, f *forceFlags,
 ) (*admin.Node, error) {

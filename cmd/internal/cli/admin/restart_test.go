@@ -27,7 +27,7 @@ func startedAt(t *testing.T, p *harness.Pair) (at []time.Time) {
 	return at
 }
 
-// No node is stopped if either node could not start again because of its settings.
+// If either node could not start again because of its settings, no node is stopped.
 func TestRestartWithInvalidSettings(t *testing.T) {
 	p, err := harness.Start(t.Context(), harness.Options{
 		Dir: t.TempDir(), Settings: harness.SmallNodes(), ConfigFiles: true,

@@ -72,8 +72,8 @@ without a change.`,
 	return cmd
 }
 
-// alreadyActive reports whether the target already has the requested role. The node also checks this, but nodes of
-// older releases hand the role over regardless.
+// alreadyActive reports whether the active role is already at the requested node, and returns the response in that
+// case. The node also checks this, but nodes of older releases hand the role over regardless.
 func alreadyActive(
 	ctx context.Context, n *admin.Node, req *pb.SwitchoverRequest,
 ) (r *pb.SwitchoverResponse, there bool, err error) {

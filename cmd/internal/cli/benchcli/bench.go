@@ -56,7 +56,7 @@ contains the data.`
 type Flags struct {
 	Pair, Standalone bool
 	Raft             bool
-	TLS              bool // with generated certificates
+	TLS              bool // use TLS with generated certificates
 	Links            bool // use proxies, which can be cut, between the nodes and to etcd
 	Sync             string
 	PageSize         string
@@ -68,9 +68,9 @@ type Flags struct {
 	Rounds           int
 	Duration         time.Duration
 	Dir              string
-	Settings         map[string]string            // of the nodes, in addition to those with a flag
+	Settings         map[string]string            // node settings in addition to those with a flag
 	Set              map[string]string            // --set: settings of the nodes; they take precedence
-	NodeSettings     map[string]map[string]string // of one node, by its name
+	NodeSettings     map[string]map[string]string // additional settings by node name
 }
 
 // Register adds the flags of benchmarks that use a client.
@@ -143,8 +143,8 @@ func (f *Flags) Parse() (p Params, err error) {
 	return p, nil
 }
 
-// WithTarget runs fn with the system under test: the nodes in --addr, or else a pair or node that it starts, and stops
-// and removes after fn.
+// WithTarget runs fn with the system under test: the nodes in --addr, or else a new pair or standalone node. WithTarget
+// stops a new pair or node after fn, and removes its data.
 func WithTarget(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params, fn func(bench.Target) error,
 ) (err error) {
@@ -167,7 +167,7 @@ func WithTarget(
 	settings["memory.page-cache"] = f.PageCache
 	delete(settings, "wal.segment-bytes")
 	maps.Copy(settings, f.Settings)
-	for name, value := range f.Set { // by its key, or by the name of its flag
+	for name, value := range f.Set { // name is the key of a setting, or the name of its flag
 		flag := strings.ReplaceAll(name, ".", "-")
 		maps.DeleteFunc(settings, func(k, _ string) bool { return strings.ReplaceAll(k, ".", "-") == flag })
 		settings[name] = value
@@ -209,7 +209,7 @@ func WithTarget(
 	return fn(t)
 }
 
-// Rounds runs a measurement for each size and round, and prints each result when it is available.
+// Rounds runs a measurement for each size and round, and prints each result when it is available, and the medians.
 func Rounds(env *cli.Env, f Flags, sizes []int, measure func(sizeBytes int) (bench.Result, error)) error {
 	for _, size := range sizes {
 		var all []bench.Result

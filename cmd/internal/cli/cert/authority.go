@@ -155,7 +155,8 @@ func template(name string, days int) (*x509.Certificate, error) {
 	}, nil
 }
 
-// mayWrite creates the directory. It returns errExists if a certificate or key file with one of the names exists.
+// mayWrite creates the directory if it is missing. It returns errExists if a certificate or key file with one of the
+// names exists.
 func mayWrite(dir string, names []string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return fmt.Errorf("create the directory: %w", err)

@@ -161,7 +161,7 @@ names to which other processes connect.`,
 	return cmd
 }
 
-// issue creates certificates, and prints them after those in first.
+// issue creates certificates. It prints the certificates in first, and then the created ones.
 func issue(env *cli.Env, ca *caFiles, dir string, wanted []request, first ...made) error {
 	r := result{Directory: dir, Certificates: first}
 	for i := range wanted {

@@ -78,7 +78,7 @@ func TestInit(t *testing.T) {
 	require.Equal(t, before, after)
 }
 
-// A certificate issued later is signed by the same CA, and does not outlive it.
+// A certificate issued later is signed by the same CA, and does not outlive the CA.
 func TestIssue(t *testing.T) {
 	c := clitest.CLI{T: t}
 	dir := t.TempDir()
@@ -146,7 +146,7 @@ func TestShow(t *testing.T) {
 				if err != nil {
 					return
 				}
-				_ = conn.(*tls.Conn).Handshake() // it requires a client certificate and receives none
+				_ = conn.(*tls.Conn).Handshake() // the server requires a client certificate and receives none
 				_ = conn.Close()
 			}
 		}()

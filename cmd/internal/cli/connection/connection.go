@@ -248,7 +248,7 @@ access).`,
 	return cmd
 }
 
-// nodeCalled returns the node with a name. An empty name selects the active node.
+// nodeCalled returns the node with the given name. An empty name selects the active node.
 func nodeCalled(ctx context.Context, env *cli.Env, c *client.Client, name string) (*admin.Node, error) {
 	if name == "" {
 		active, err := c.WaitActive(ctx)

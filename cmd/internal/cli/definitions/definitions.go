@@ -170,7 +170,7 @@ type existing struct {
 	schedules []*pb.Schedule
 }
 
-// list returns the queues with a prefix and, without a prefix, the policies and schedules.
+// list returns the queues that start with prefix. If prefix is empty, it also returns the policies and schedules.
 func list(ctx context.Context, c *client.Client, prefix string) (there existing, err error) {
 	for q, err := range admin.New(c).Queues(ctx, prefix) {
 		if err != nil {
@@ -267,7 +267,8 @@ func printLeft(env *cli.Env, left []step) error {
 
 type importOptions struct{ yes, prune, dryRun bool }
 
-// carryOut prints the plan, asks for confirmation, and executes it.
+// carryOut prints the plan. Unless the plan has conflicts or o.dryRun is set, it then asks for confirmation and
+// executes the plan.
 func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o importOptions) error {
 	steps, left := p.steps, p.prune
 	if o.prune {

@@ -46,8 +46,8 @@ type rejectedStep struct {
 	Changes      []struct{ To string }
 }
 
-// import creates the queues of the file, and a second import changes nothing. export writes the same file, diff lists
-// differences, and --prune deletes queues that the file does not name.
+// import creates the queues of the file, and a second import changes nothing. export writes the same file. diff lists
+// differences. --prune deletes queues that the file does not name.
 func TestDefinitions(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	file := filepath.Join(t.TempDir(), "queues.yaml")
@@ -147,7 +147,7 @@ queues:
 }
 
 // Policies are created after their dead-letter queues and before the queues that depend on them. A file without
-// policies does not affect them.
+// policies does not affect existing policies.
 func testPolicies(t *testing.T, c clitest.CLI) {
 	t.Helper()
 	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))
@@ -186,7 +186,8 @@ policies:
 	require.Empty(t, c.Lines("policy", "list"))
 }
 
-// Schedules are created after their queues and deleted before them. A file without schedules does not affect them.
+// Schedules are created after their queues and deleted before them. A file without schedules does not affect
+// existing schedules.
 func testSchedules(t *testing.T, c clitest.CLI) {
 	t.Helper()
 	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))

@@ -54,7 +54,7 @@ func ownOf(all []queueconfig.Field, fields []string) (own string) {
 
 func (q *queue) has(field string) bool { return slices.Contains(strings.Fields(q.own), field) }
 
-// text returns the value of an option; "-" if the queue does not set it.
+// text returns the value of an option; "-" if the option is not set on the queue itself.
 func (q *queue) text(f queueconfig.Field) string {
 	if !q.has(f.Name) {
 		return "-"
@@ -79,7 +79,8 @@ type document struct {
 
 type queue struct {
 	name string
-	// config contains the options that the queue sets itself; own contains their names, each followed by a space.
+	// config contains the options that are set on the queue itself, not by a policy. own contains their names, each
+	// followed by a space.
 	config        admin.QueueConfig
 	own           string
 	subscriptions []subscription
@@ -114,7 +115,8 @@ type entry struct {
 
 type object []entry
 
-// object returns the definition of the queue: the options that it sets itself, its subscriptions and its forwards.
+// object returns the definition of the queue: the options that are set on the queue itself, its subscriptions and its
+// forwards.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
 	for _, f := range queueconfig.Fields() {
@@ -242,7 +244,7 @@ func encode(d *document) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode parses YAML or JSON and checks its consistency, without a pair.
+// decode parses YAML or JSON, and checks the consistency of the definitions without a pair.
 func decode(name string, text []byte) (*document, error) {
 	var root, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(text))
@@ -265,7 +267,7 @@ func decode(name string, text []byte) (*document, error) {
 	return content, nil
 }
 
-// decoder decodes a file, and keeps the first error.
+// decoder decodes a file, and retains the first error.
 type decoder struct {
 	file string
 	err  error

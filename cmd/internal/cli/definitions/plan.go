@@ -42,7 +42,7 @@ type step struct {
 	// Messages is the number of messages deleted with the object.
 	Messages uint64 `json:"messages,omitempty"`
 
-	want queue // of a queue or its forwards
+	want queue // for steps on a queue or its forwards
 	sub  subscription
 
 	policy   admin.Policy
@@ -192,8 +192,8 @@ func targetsFirst(queues []queue) []queue {
 }
 
 // policiesFirst moves the dead-letter queues of policies to the front, after the queues that they refer to. The
-// policies must be set before the queue at the returned index, because that queue and later ones may depend on
-// them.
+// policies must be set before the queue at the returned index, because that queue and later queues may depend on
+// the policies.
 func policiesFirst(queues []queue, policies []admin.Policy) (ordered []queue, before int) {
 	needed := make(map[string]bool)
 	for _, p := range policies {

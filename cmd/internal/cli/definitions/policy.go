@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// policyFields returns the options that a policy sets, and those that it limits.
+// policyFields returns the options that a policy can set, and those that it can limit.
 func policyFields() (defaults, limits []queueconfig.Field) {
 	for _, f := range queueconfig.Fields() {
 		if f.Name != "priorities" {

@@ -35,7 +35,7 @@ func floatLiteral(f float64) any {
 	}
 	text := strconv.FormatFloat(f, 'g', -1, 64)
 	if !strings.ContainsAny(text, ".e") {
-		text += ".0" // otherwise it would be read as an integer
+		text += ".0" // otherwise, the literal would be read as an integer
 	}
 	return number(text)
 }
@@ -228,7 +228,8 @@ func (d *decoder) base64(key string, v *yaml.Node) []byte {
 	return b
 }
 
-// flat returns the fields of an object as text, with the fields of nested objects as "outer.inner".
+// flat adds the fields of an object to into, as text, and returns into. Fields of nested objects have the key
+// "outer.inner".
 func flat(o object, prefix string, into map[string]string) map[string]string {
 	for _, e := range o {
 		if inner, ok := e.value.(object); ok {
@@ -256,7 +257,8 @@ func scheduleChanges(from, to *pb.Schedule) (changes []change) {
 	return changes
 }
 
-// schedules adds the changes of schedules. Both lists are sorted by name; wanted is nil if the file defines none.
+// schedules adds the changes of schedules. Both lists are sorted by name. wanted is nil if the file does not have the
+// key schedules: no schedule is then deleted.
 func (p *plan) schedules(wanted, there []*pb.Schedule) {
 	find := func(list []*pb.Schedule, name string) *pb.Schedule {
 		at := slices.IndexFunc(list, func(s *pb.Schedule) bool { return s.GetName() == name })

@@ -152,7 +152,8 @@ func violations(v demo.Verdict) (rows [][]any) {
 	return rows
 }
 
-// keepRunning sets Keep to a function that prints instructions for the pair and waits for Ctrl-C.
+// keepRunning adds a console to each node, and sets o.Keep to a function that prints instructions for the pair and
+// waits for Ctrl-C.
 func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
 	s := devSite{ports: make(served)}
 	if err := listen(ctx, []devSite{s}, "--console", consoleSetting, consoleAddress); err != nil {

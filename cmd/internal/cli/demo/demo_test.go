@@ -94,7 +94,7 @@ func TestDemoResize(t *testing.T) {
 	require.Empty(t, left, "the temporary directory is removed")
 }
 
-// The demo runs on a raft quorum of the two nodes and a witness.
+// The demo runs with the raft coordinator: the two nodes and a witness.
 func TestDemoRaft(t *testing.T) {
 	dir, err := os.MkdirTemp("", "lockstep-test-")
 	require.NoError(t, err)

@@ -38,7 +38,7 @@ func TestDevTwice(t *testing.T) {
 	o := harness.Options{Dir: t.TempDir(), Standalone: true, Settings: harness.SmallNodes()}
 	first, err := harness.Start(t.Context(), o)
 	require.NoError(t, err)
-	second := harness.Options{Dir: o.Dir, Settings: o.Settings} // with an etcd, as dev starts it
+	second := harness.Options{Dir: o.Dir, Settings: o.Settings} // a pair with etcd, as started by dev
 	_, err = harness.Start(t.Context(), second)
 	require.ErrorIs(t, err, harness.ErrInUse)
 	require.NoError(t, first.Close())
@@ -90,7 +90,7 @@ func TestDevRestarts(t *testing.T) {
 	require.NoError(t, p.WaitReady(ctx, nil))
 
 	require.NoError(t, os.Rename(n.LogFile(), n.LogFile()+".1"))
-	require.NoError(t, os.Mkdir(n.LogFile(), 0o700)) // it cannot be opened
+	require.NoError(t, os.Mkdir(n.LogFile(), 0o700)) // a directory cannot be opened as the log file
 	require.NoError(t, syscall.Kill(n.PID(), syscall.SIGKILL))
 	stdout := &watched{want: "running again", seen: cancel}
 	stderr := &watched{want: "retrying in", seen: func() { _ = os.Remove(n.LogFile()) }}

@@ -67,7 +67,7 @@ func freePorts(ctx context.Context, flag, first string, n int, except []string) 
 		}
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
 		if err != nil {
-			continue // in use by another process
+			continue // the port is in use by another process
 		}
 		if err := l.Close(); err != nil {
 			return nil, fmt.Errorf("%s: %w", flag, err)
@@ -77,7 +77,7 @@ func freePorts(ctx context.Context, flag, first string, n int, except []string) 
 	return free, nil
 }
 
-// jmsURL returns a failover URL; empty if AMQP is disabled.
+// jmsURL returns the failover URL of all nodes for Qpid JMS; empty if AMQP is disabled.
 func jmsURL(sites []devSite) string {
 	var list []string
 	for i := range sites {

@@ -30,13 +30,13 @@ const connectTimeout = 30 * time.Second
 type devSite struct {
 	harness.Options
 
-	name     string // of the site; empty for a pair without sites
+	name     string // name of the site; empty for a pair without sites
 	settings map[string]string
 	ports    served
 	pair     *harness.Pair // set after the start
 	// Set by connectSites.
 	role      pb.SiteRole
-	connected bool // with the other site
+	connected bool // the site is connected to the other site
 }
 
 // label returns the name of a node, with its site if there are two.
@@ -83,8 +83,8 @@ func createToken(name string) error {
 	return nil
 }
 
-// connectSites makes the second site the replica of the first one, unless it has a role from an earlier start. It
-// reads the roles of both sites.
+// connectSites makes the second site the replica of the first one, unless the second site has a role from an earlier
+// start. It waits until the sites are connected, and sets the fields role and connected of both.
 func connectSites(ctx context.Context, sites []devSite) error {
 	role, err := sites[1].readRole(ctx)
 	if err != nil {
@@ -120,7 +120,8 @@ func connectSites(ctx context.Context, sites []devSite) error {
 	return nil
 }
 
-// waitConnected waits until the site knows the state of the other site and, if it is a replica, receives its log.
+// waitConnected waits until this site has the state of the other site. If this site is a replica, it also waits until
+// the site receives the log of the primary.
 func (s *devSite) waitConnected(ctx context.Context) error {
 	return s.pair.Wait(ctx, "site "+s.name+" connected to the other one", func(all []*pb.GetStatusResponse) bool {
 		for i, st := range all {

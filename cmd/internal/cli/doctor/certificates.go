@@ -64,7 +64,8 @@ func uses(c *config.Config) []use {
 	return all
 }
 
-// checkCertificates checks that files match, are valid now, and contain the node's name.
+// checkCertificates checks that each configured certificate matches its key, is valid now, was issued by the configured
+// CA, and contains the node's name. It also checks the permissions of the key file.
 func checkCertificates(_ context.Context, in *inspector) []Finding {
 	var all []Finding
 	for _, u := range uses(&in.cfg) {

@@ -80,7 +80,7 @@ func TestRunningPair(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code, stderr)
 	require.Contains(t, text, "not checked")
 
-	// A node without a store, and with the address of the active in --peer.
+	// A node without a store is checked, with the address of the active in --peer.
 	free := t.TempDir()
 	all, _ = diagnose(t, c, "--data-dir", free, "--listen", "127.0.0.1:0", "--coordinator-etcd-endpoints", etcd,
 		"--peer", active.Address)

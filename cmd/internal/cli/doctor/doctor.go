@@ -47,7 +47,7 @@ type Options struct {
 	Config config.Config
 	// Peer is the host:port of the other node. If empty, the address in the cluster record is used.
 	Peer string
-	// Version is the version of this program, which is compared with that of the other node. If empty, it is not compared.
+	// Version is the version of this program, which is compared with the version of the other node; empty: not compared.
 	Version string
 }
 
@@ -63,7 +63,7 @@ type inspector struct {
 
 	place string // the data directory, or its nearest existing parent
 	made  bool   // the data directory exists
-	owner int    // process that has locked the data directory; 0: none, or unknown
+	owner int    // ID of the process that has locked the data directory; 0: none, or unknown
 
 	mu            sync.Mutex       // guards the fields below
 	record        *failover.Record // as stored in etcd; nil: none, or unknown

@@ -22,7 +22,8 @@ func checkMemory(_ context.Context, in *inspector) []Finding {
 	return memoryFinding(uint64(in.cfg.Memory.Budget.Bytes()), machine, group)
 }
 
-// memoryFinding compares sizes in bytes; 0 means unknown.
+// memoryFinding compares the memory budget with the memory of the machine and of the control group, in bytes; 0 means
+// unknown.
 func memoryFinding(budget, machine, group uint64) []Finding {
 	limit, of := machine, "the machine"
 	if group > 0 && (machine == 0 || group < machine) {
@@ -72,7 +73,7 @@ func checkPorts(ctx context.Context, in *inspector) []Finding {
 	return all
 }
 
-// port reports whether the node can listen on an address. It briefly binds the address.
+// port checks whether the node can listen on an address. It briefly binds the address.
 func (in *inspector) port(ctx context.Context, address string) Finding {
 	host, text, err := net.SplitHostPort(address)
 	port, errPort := strconv.Atoi(text)

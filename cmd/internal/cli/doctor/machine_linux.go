@@ -112,7 +112,7 @@ func directWrites(dir string) bool {
 	return true
 }
 
-// lockOwner returns the process that has locked a file; 0 means none, or unknown. It does not take the lock.
+// lockOwner returns the ID of the process that has locked a file; 0 means none, or unknown. It does not lock the file.
 func lockOwner(name string) int {
 	var st syscall.Stat_t
 	if err := syscall.Stat(name, &st); err != nil {
@@ -136,7 +136,7 @@ func lockOwner(name string) int {
 	return 0
 }
 
-// portOwner returns the process that listens on a port; 0 means none, or unknown.
+// portOwner returns the ID of the process that listens on a port; 0 means none, or unknown.
 func portOwner(port int) int {
 	const listen = "0A"
 	inodes := map[string]bool{}
@@ -194,15 +194,16 @@ func memoryLimits() (machine, group uint64) {
 		}
 	}
 	if text := groupFile("memory.max", "memory/memory.limit_in_bytes"); text != "" && text != "max" {
-		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // in version 1, no limit is a larger number
+		if n, err := strconv.ParseUint(text, 10, 64); err == nil && n < 1<<60 { // version 1: more means unlimited
 			group = n
 		}
 	}
 	return machine, group
 }
 
-// groupFile returns the content of a file of this process's control group; empty if it does not exist. second is its
-// name in cgroup version 2, in the process's own group or, in a container, at the root. first is its path in version 1.
+// groupFile returns the content of a file of this process's control group; empty if the file does not exist. second
+// is the name of the file in cgroup version 2: in the process's own group or, in a container, at the root. first is
+// the path of the file in version 1.
 func groupFile(second, first string) string {
 	const root = "/sys/fs/cgroup"
 	var names []string

@@ -248,7 +248,7 @@ func lastRun(ctx context.Context, c *client.Client, name string, timeout time.Du
 		return nil, fmt.Errorf("job %s: %w", name, admin.ErrNoJob)
 	}
 	if len(jobs[i].GetHistory()) == 0 {
-		return nil, nil // it has not run yet
+		return nil, nil // the job has not run yet
 	}
 	return jobs[i].GetHistory()[0], nil
 }

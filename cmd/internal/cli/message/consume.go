@@ -69,7 +69,7 @@ With --format, each message ` + formatHelp + `
 				}
 			}
 			if f.command != "" && !cmd.Flags().Changed("prefetch") {
-				f.prefetch = 1 // one at a time, so that other consumers can receive the rest
+				f.prefetch = 1 // one message at a time, so that other consumers can receive the others
 			}
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				return consume(ctx, env, c, args[0], f, format)

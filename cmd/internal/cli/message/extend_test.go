@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The deadline is extended three times per timeout while the command runs. After a failed extension, no other one
-// follows.
+// While the command runs, the acknowledgement deadline is extended three times per timeout. A failed extension is not
+// retried.
 func TestExtend(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()

@@ -98,8 +98,8 @@ case $body in good) exit 0;; bad) exit 100;; *) test $LOCKSTEP_DELIVERY_COUNT = 
 		c.OK("consume", "orders", "-f", "-n", "1", "--format", "{{.body}}", "--ack-after-command", "true"))
 }
 
-// The response with the same correlation ID is printed, and the reply queue is deleted. Without a response, the exit
-// code is 1.
+// The reply with the correlation ID of the request is printed, and the reply queue is deleted. Without a reply, the
+// exit code is 1.
 func TestRequest(t *testing.T) {
 	t.Parallel()
 	_, c := clitest.StartNodes(t, true)

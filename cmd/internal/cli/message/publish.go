@@ -218,7 +218,7 @@ type publisher struct {
 	mu          sync.Mutex // guards all fields below
 	count       uint64     // acknowledged
 	refused     uint64     // certainly not stored
-	duplicates  uint64     // those of count that were discarded by message ID
+	duplicates  uint64     // messages in count that were discarded as duplicates by message ID
 	first, last uint64
 	err         error // first failure
 }

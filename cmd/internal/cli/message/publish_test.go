@@ -87,7 +87,7 @@ func TestLongLine(t *testing.T) {
 	require.NotContains(t, stderr, "bufio")
 }
 
-// A queue with a dedup window stores a message ID once.
+// A queue with a dedup window stores one message per message ID.
 func TestPublishDuplicate(t *testing.T) {
 	t.Parallel()
 	_, c := clitest.StartNodes(t, true)

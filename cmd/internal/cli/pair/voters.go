@@ -79,8 +79,8 @@ func printVoters(env *cli.Env, members []raft.Member) error {
 	return env.Print.Table([]string{"ID", "Address", "Kind", "State", "Last contact"}, rows)
 }
 
-// noResponseAfter is the time without contact after which a voter is not responding. Voters respond to the leader
-// several times per second.
+// noResponseAfter is the time without contact after which a voter is reported as not responding. Voters respond to the
+// leader several times per second.
 const noResponseAfter = 5 * time.Second
 
 // roleOf describes the state of a voter. After a restart with an empty disk, a voter has a new ID, and the leader

@@ -21,7 +21,7 @@ import (
 type raftFlags struct {
 	voters        []string
 	ca, cert, key string
-	names         []string // of the witness
+	names         []string // accepted names in certificates; only for the witness
 	secured       bool     // the nodes have reported that their voters use TLS
 }
 

@@ -95,7 +95,7 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 }
 
 // Run starts a plan and, unless detach is set, follows it until it ends. While Run follows the plan, Ctrl-C cancels
-// it. It returns an error if the plan failed or was cancelled.
+// the plan. Run returns an error if the plan failed or was cancelled.
 func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
 	find, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
@@ -136,7 +136,7 @@ func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.
 	cancelled, err := admin.New(c).CancelPlan(bounded)
 	cancel()
 	switch {
-	case errors.Is(err, admin.ErrNoPlan): // it has ended in the meantime
+	case errors.Is(err, admin.ErrNoPlan): // the plan has ended in the meantime
 	case err != nil:
 		return p, err
 	default:

@@ -135,7 +135,7 @@ func (l *login) run(ctx context.Context) error {
 		if file.from == "" {
 			continue
 		}
-		if *file.into, err = filepath.Abs(file.from); err != nil { // commands run in other directories
+		if *file.into, err = filepath.Abs(file.from); err != nil { // later commands may run in another directory
 			return fmt.Errorf("%s: %w", file.from, err)
 		}
 	}

@@ -60,7 +60,7 @@ func TestLogin(t *testing.T) {
 	if runtime.GOOS != "windows" {
 		require.Equal(t, os.FileMode(0o600), info.Mode().Perm())
 	}
-	text, code = run("", "queue", "create", "q") // by the profile alone
+	text, code = run("", "queue", "create", "q") // with the profile alone
 	require.Equal(t, cli.ExitOK, code, text)
 
 	// The token file is read again for each command, so that the token can be replaced.

@@ -131,7 +131,7 @@ type chosen struct {
 	matching  admin.Matching
 
 	ranges []admin.SequenceRange // parsed sequences
-	count  uint64                // messages in them
+	count  uint64                // number of sequences in ranges
 }
 
 func (c *chosen) addFlags(cmd *cobra.Command) {
@@ -187,7 +187,7 @@ func (c *chosen) run(env *cli.Env, label string, matching func(admin.Matching) e
 	return matching(which)
 }
 
-// partly adds to an error the number of messages that were changed before it.
+// partly adds to an error the number of messages that were changed before the error.
 func partly(err error, verb string, n uint64) error {
 	if err == nil || n == 0 {
 		return err
@@ -196,7 +196,7 @@ func partly(err error, verb string, n uint64) error {
 		"the command again for the remaining messages")
 }
 
-// parseSequences parses sequences and ranges, and returns them with the number of messages in them.
+// parseSequences parses sequences and ranges. It returns the ranges, and the number of sequences in them.
 func parseSequences(texts []string) (list []admin.SequenceRange, messages uint64, err error) {
 	if len(texts) == 0 {
 		return nil, 0, cli.Usage("--sequence or --filter is required; to list sequences, use lockstep browse")

@@ -27,7 +27,7 @@ func TestMoveAndRemove(t *testing.T) {
 	}
 	moved(3, 0, "from", "--to", "to", "--sequence", "1,3-4")
 	moved(0, 1, "from", "--to", "to", "--sequence", "1")
-	moved(0, 1, "to", "--sequence", "1") // it is not a dead letter
+	moved(0, 1, "to", "--sequence", "1") // message 1 is not a dead letter
 	require.InDelta(t, 1, c.Lines("queue", "remove", "from", "--sequence", "2")[0]["messages"], 0)
 	require.InDelta(t, 0, c.Lines("queue", "remove", "from", "--sequence", "1-2", "--yes")[0]["messages"], 0)
 	moved(1, 0, "to", "--to", "from", "-s", "default", "--sequence", "2")

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/queueconfig"
 )
 
-// configJSON returns the options for JSON output. It omits default values, except those of the limits.
+// configJSON returns the options for JSON output. It omits default values, except for max_messages and max_bytes.
 func configJSON(c *admin.QueueConfig) map[string]any {
 	out := make(map[string]any)
 	for _, f := range queueconfig.Fields() {

@@ -58,8 +58,8 @@ After a restart, a node must detect corrupt messages again: lockstep verify --de
 	return cmd
 }
 
-// confirmDropCorrupt lists the messages to discard, asks for confirmation, and returns them. If no operator can be
-// prompted, it returns true for all instead, and each corrupt message is discarded.
+// confirmDropCorrupt asks for confirmation, and returns the sequences of the messages to discard. If yes is set or no
+// operator can be prompted, it returns true for all instead, and each corrupt message is discarded.
 func confirmDropCorrupt(
 	ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool,
 ) (seen []uint64, all bool, err error) {

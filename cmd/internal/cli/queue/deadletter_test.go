@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// create and alter set the dead-letter fields, show and list display them, and alter keeps fields that are not given.
+// create and alter set the dead-letter fields. show and list display these fields. alter keeps fields that are not
+// given.
 func TestDeadLetterConfig(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")

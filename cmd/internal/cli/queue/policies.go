@@ -23,8 +23,8 @@ func PolicyCommand(env *cli.Env) *cobra.Command {
 		Use: "policy", Aliases: []string{"policies"}, GroupID: "use",
 		Short: "Manage defaults and limits of queues",
 		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any
-sequence of characters, "?" one character. It applies to existing and to new queues. Options that a queue sets itself
-override the defaults; limits apply to both.`,
+sequence of characters, "?" one character. It applies to existing and to new queues. Options set on a queue itself
+override the defaults. Limits apply to both.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -138,8 +138,8 @@ func listPoliciesCommand(env *cli.Env) *cobra.Command {
 func deletePolicyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PATTERN", Aliases: []string{"rm"}, Short: "Delete a policy",
-		Long: `Delete the policy of a pattern. Queues keep the options that they set themselves. Their other options
-get the values of another matching policy, or the default values.`,
+		Long: `Delete the policy of a pattern. Queues keep the options set on the queue itself. Their other options get
+the values of another matching policy, or the default values.`,
 		Example: "  lockstep policy delete 'orders.*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -153,7 +153,8 @@ get the values of another matching policy, or the default values.`,
 	}
 }
 
-// optionNames returns the fields of the given flags.
+// optionNames returns the names of the configuration fields that have the given flags. It returns a usage error for an
+// unknown flag.
 func optionNames(flags []string) (fields []string, err error) {
 	var known []string
 	for _, f := range queueconfig.Fields() {
@@ -170,7 +171,8 @@ func optionNames(flags []string) (fields []string, err error) {
 	return fields, nil
 }
 
-// printSources prints the options of a queue and their sources. It prints nothing if no policy applies to the queue.
+// printSources prints the options of a queue that do not have the default value, with their sources. It prints
+// nothing if no policy applies to the queue.
 func printSources(env *cli.Env, q admin.Queue) error {
 	if q.Own.Policy == "" && q.Own.LimitPolicy == "" {
 		return nil

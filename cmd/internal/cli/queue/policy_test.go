@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 )
 
-// create and alter override the queue's settings for a subscription, show and list display them, and --inherit
-// removes the overrides. alter keeps fields that are not given.
+// create and alter override the queue's settings for a subscription, show and list display the overrides, and --inherit
+// removes them. alter keeps fields that are not given.
 func TestSubscriptionPolicy(t *testing.T) {
 	_, c := clitest.StartNodes(t, true)
 	c.OK("queue", "create", "dead")

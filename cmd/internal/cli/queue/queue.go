@@ -262,7 +262,7 @@ setting off, add =false to its flag. Settings of the queue override the defaults
 	}
 	given.register(cmd)
 	cmd.Flags().StringSliceVar(&reset, "reset", nil,
-		"option that the queue no longer sets itself, so that policies apply; may be repeated")
+		"option to unset on the queue, so that policies apply; may be repeated")
 	cmd.MarkFlagsOneRequired(append(configFlagNames(), "reset")...)
 	return cmd
 }

@@ -17,8 +17,8 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// NewLogger returns a logger that writes lines of text or, with the format "json", JSON objects, and a function that
-// changes its level. It returns an error for an invalid level.
+// NewLogger returns a logger that writes lines of text or, with the format "json", JSON objects. setLevel changes the
+// level of the logger. NewLogger returns an error for an invalid level.
 func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
 	lowest, err := zap.ParseAtomicLevel(level)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/node"
 )
 
-// Foreground runs a node until ctx ends, like `lockstep serve`, but does not restart it. listening is called when it
-// listens.
+// Foreground runs a node until ctx ends, like `lockstep serve`, but does not restart it. listening is called with the
+// address when the node listens.
 func Foreground(ctx context.Context, env *cli.Env, cfg config.Config, listening func(address string)) error {
 	logger, level, err := NewLogger(env.Stderr, cfg.Log.Level, cfg.Log.Format)
 	if err != nil {

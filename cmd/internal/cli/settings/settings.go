@@ -44,8 +44,8 @@ settings, see lockstep store settings.`,
 type runningSetting struct {
 	Name       string            `json:"name"`
 	KeptBy     string            `json:"kept_by"` // pair or node
-	Value      string            `json:"value"`   // of the pair, or of both nodes; empty if they differ
-	Nodes      map[string]string `json:"nodes"`   // by node name
+	Value      string            `json:"value"`   // value on the pair or on both nodes; empty if the nodes differ
+	Nodes      map[string]string `json:"nodes"`   // value by node name
 	Configured map[string]string `json:"configured"`
 	Changed    bool              `json:"changed"`
 	Usage      string            `json:"usage"`

@@ -60,7 +60,8 @@ func TestRunningSettings(t *testing.T) {
 	newValue("log.level", map[string]any{active.Name: "warn", standby.Name: "warn"})
 }
 
-// min-in-sync is stored in the cluster record, so it can be changed while writes are rejected because of it.
+// min-in-sync is stored in the cluster record. It can therefore be changed while the pair rejects writes because of
+// min-in-sync.
 func TestRunningMinInSync(t *testing.T) {
 	p, c := clitest.StartNodes(t, false)
 	_, standby := clitest.InSync(t, p, c)

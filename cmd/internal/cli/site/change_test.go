@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/golden"
 )
 
-// A switch is requested from the primary. The command runs with the addresses of either site.
+// With the addresses of either site, the command requests the switch from the primary.
 func TestSwitch(t *testing.T) {
 	s := startSites(t)
 	var text strings.Builder

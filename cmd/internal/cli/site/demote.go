@@ -71,7 +71,7 @@ func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes 
 	}
 	look, cancel := context.WithTimeout(find, otherTimeout)
 	defer cancel()
-	there, otherErr := lookUp(look, c, []string{of}) // for the text only: the node contacts the primary itself
+	there, otherErr := lookUp(look, c, []string{of}) // only for the displayed text: the node contacts the primary itself
 	d := demotion{Site: here.site().GetName(), Address: of}
 	if there != nil {
 		d.Primary, d.Epoch = there.site().GetName(), there.site().GetEpoch()

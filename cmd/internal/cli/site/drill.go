@@ -83,16 +83,16 @@ type drilled struct {
 	DataDir  string          `json:"data_dir"`
 	NodeID   string          `json:"node_id"`
 	StoreID  string          `json:"store_id"`
-	Site     string          `json:"site,omitempty"` // site that was copied
-	Role     string          `json:"role"`           // of that site
-	Lineage  string          `json:"lineage"`        // of the copy
-	Position output.Position `json:"position"`       // in the log of the site
+	Site     string          `json:"site,omitempty"` // name of the copied site
+	Role     string          `json:"role"`           // role of the copied site
+	Lineage  string          `json:"lineage"`        // lineage of the copy
+	Position output.Position `json:"position"`       // position of the copy in the log of the copied site
 	Messages uint64          `json:"messages"`
 	Bytes    uint64          `json:"bytes"`
-	Serve    []string        `json:"serve,omitempty"` // command that serves it; empty if this command does
+	Serve    []string        `json:"serve,omitempty"` // command that serves the copy; empty if this command serves it
 }
 
-// drill makes a copy. With hint, it prints the command that serves it.
+// drill copies the active node to dir. If hint is set, it prints the command that serves the copy.
 func drill(ctx context.Context, env *cli.Env, dir string, hint bool) error {
 	start := time.Now()
 	var r site.Seeded

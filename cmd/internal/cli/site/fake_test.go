@@ -131,7 +131,7 @@ type sites struct{ east, west *node }
 
 const lineage = "0192f3a4-7c1e-7a55-9d3e-52a1b4c8d901"
 
-// startSites runs two sites. The replica lacks 7 records, as of 2 s ago.
+// startSites runs two sites. The replica lacks 7 records. Its last contact with the primary was 2 s ago.
 func startSites(t *testing.T) sites {
 	t.Helper()
 	s := sites{start(t), start(t)}
@@ -174,5 +174,5 @@ func refusal(t *testing.T, r pb.ErrorReason) error {
 	return st.Err()
 }
 
-// lost is the error of a response that was lost.
+// lost is the error of a request with a lost response.
 var lost = status.Error(codes.Unavailable, "connection lost")

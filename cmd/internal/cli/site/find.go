@@ -49,8 +49,8 @@ func (p *pair) remote() []string {
 	return slices.Compact(all)
 }
 
-// lookUp returns the pair at the given addresses, with the state of the other site as reported by it. Without an active
-// node, it returns a node that responds.
+// lookUp returns the pair at the given addresses, with the state of the other site as this pair reports it. If no node
+// is active, the returned pair contains a node that responds.
 func lookUp(ctx context.Context, c *client.Client, addresses []string) (*pair, error) {
 	answers := queryAll(ctx, c, addresses)
 	if !slices.ContainsFunc(answers, isActive) {
@@ -113,7 +113,7 @@ func isActive(a pairstatus.Answer) bool {
 	}
 }
 
-// activeOf returns the address of the active according to the nodes that responded.
+// activeOf returns the addresses of active nodes that were not queried, according to the nodes that responded.
 func activeOf(answers []pairstatus.Answer) (addresses []string) {
 	for _, a := range answers {
 		for _, n := range a.Response.GetPair().GetNodes() {
@@ -126,7 +126,7 @@ func activeOf(answers []pairstatus.Answer) (addresses []string) {
 	return addresses
 }
 
-// lookUpOther returns the pair at the other site, or an error if it cannot be reached from this machine.
+// lookUpOther returns the pair at the other site, or an error if that pair cannot be reached from this machine.
 func lookUpOther(ctx context.Context, c *client.Client, here *pair) (*pair, error) {
 	addresses := here.remote()
 	if len(addresses) == 0 {

@@ -17,7 +17,7 @@ type report struct {
 	// Site is the site of --addr, and Remote is the other site; Remote is nil if it is unknown.
 	Site   siteState  `json:"site"`
 	Remote *siteState `json:"remote,omitempty"`
-	// Replication is nil if the active node of the replica does not respond.
+	// Replication is nil without a replica, or if the active node of the replica does not respond.
 	Replication *replication `json:"replication,omitempty"`
 	// Loss is nil without a replica.
 	Loss *siteloss.Loss `json:"promotion_loss,omitempty"`
@@ -120,7 +120,7 @@ func newReport(here, there *pair, otherErr error) report {
 }
 
 const (
-	roleUnknown = "unknown" // of a site that does not respond
+	roleUnknown = "unknown" // role of a site that does not respond
 	roleNone    = "none"
 	rolePrimary = "primary"
 	roleReplica = "replica"

@@ -29,7 +29,7 @@ func siteStatus(t *testing.T, c clitest.CLI) (map[string]any, int) {
 
 // masked replaces the values of an output that differ between test runs.
 func (s sites) masked(text string) string {
-	text = regexp.MustCompile("─+").ReplaceAllString(text, "─") // as wide as the addresses
+	text = regexp.MustCompile("─+").ReplaceAllString(text, "─") // the rule is as wide as the addresses
 	return strings.NewReplacer(s.east.address, "EAST", s.west.address, "WEST",
 		output.LocalTime(s.west.site.GetReplication().GetHeardAt().AsTime()), "HEARD").Replace(text)
 }

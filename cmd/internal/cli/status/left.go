@@ -12,7 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/datadir"
 )
 
-// printLeft lists files that the nodes keep and do not use. It recommends removal only if the pair has the content
+// printLeft lists files that the nodes retain but do not use. It recommends removal only if the pair has the content
 // of the files. Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages. A
 // truncated log tail is always the only copy.
 func printLeft(env *cli.Env, s pairstatus.Status) error {

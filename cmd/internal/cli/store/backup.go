@@ -284,7 +284,7 @@ func chooseSet(
 	switch {
 	case errors.Is(one, backup.ErrRemote):
 		return nil, backup.Set{}, one
-	case errors.Is(one, fs.ErrNotExist): // of the manifest
+	case errors.Is(one, fs.ErrNotExist): // the manifest does not exist
 		one = none
 	}
 	location, err := locations.open(path)

@@ -35,7 +35,7 @@ type scanned struct {
 	Candidates   []candidate `json:"candidates"`
 	Problems     []string    `json:"problems,omitempty"`
 
-	pair bool // of a node in a pair: a rolling operation is possible
+	pair bool // the node belongs to a pair: a rolling operation is possible
 }
 
 type bucket struct {
@@ -225,7 +225,7 @@ func scanOffline(ctx context.Context, env *cli.Env, dir string, largest int) err
 		return err
 	}
 	problems := r.Problems
-	r.Problems = nil // all are printed, not only the first
+	r.Problems = nil // the next lines add all problems, not only the first
 	j := newScanned(dir, protoconv.ScanToProto(&r))
 	j.Problems = problems
 	return printScan(env.Print, j)

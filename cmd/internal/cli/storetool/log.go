@@ -225,7 +225,7 @@ func loggedMessages(op *txn.Op) (list []messageDump) {
 	return list
 }
 
-// describeTxn adds the content of a transaction to j, up to the first error, which it also adds.
+// describeTxn adds the content of a transaction to j, up to the first error, and the error.
 func describeTxn(reader *txn.Reader, payload []byte, j *recordDump, messages bool) {
 	err := reader.Reset(payload)
 	if s := reader.Site(); s != nil {

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// listQueues requests a page from the active. An active of an older release lists all queues by name, without activity;
-// they are sorted and filtered here.
+// listQueues requests a page from the active. An active of an older release lists all queues by name, without activity:
+// listQueues then sorts and filters the queues itself.
 func listQueues(ctx context.Context, c *client.Client, q query) (page, error) {
 	list, err := admin.New(c).ListQueues(ctx, admin.ListOptions{
 		Contains: q.contains, Order: q.order.ofClient(), Descending: q.reversed == (q.order == byName),

@@ -47,7 +47,7 @@ type model struct {
 	operate  bool
 
 	screen    screen
-	query     query  // of the queue list
+	query     query  // query of the queue list
 	queue     string // displayed on the queue screen
 	cursor    int    // index of the selected queue
 	first     int    // index of the first visible queue

@@ -276,7 +276,7 @@ func TestSelectionMoves(t *testing.T) {
 		require.Contains(t, s.screen(), s.m.chosen().Name)
 	}
 	// The new total is less than the index of the selected queue.
-	s.report(someQueues(3, s.wanted)) // of a window that begins after the last queue
+	s.report(someQueues(3, s.wanted)) // empty: the requested window begins after the last queue
 	s.report(someQueues(3, s.wanted))
 	require.Contains(t, s.screen(), "(3 of 3)")
 	require.NotNil(t, s.m.chosen())
@@ -394,7 +394,7 @@ func TestScreenFitsAfterAnyKeys(t *testing.T) {
 	require.Positive(t, s.switchovers+s.paused)
 }
 
-// mayOperate returns true for a rule with roles, because the client does not have their rights. The node decides.
+// mayOperate returns true for a rule with roles, because the response does not contain the rights of the roles.
 func TestMayOperate(t *testing.T) {
 	rule := &pb.AccessRule{Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_PUBLISH}}
 	me := &pb.WhoAmIResponse{Rules: []*pb.AccessRule{rule}}

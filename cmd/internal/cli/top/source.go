@@ -104,7 +104,7 @@ func (s *source) reportStatus(ctx context.Context, answers <-chan answer, tell f
 	var rates rateTracker
 	ticker := time.NewTicker(s.interval)
 	defer ticker.Stop()
-	known := 0 // responses and errors so far, at most the number of nodes
+	known := 0 // number of responses and errors, at most the number of nodes
 	show := func() {
 		if known == len(all) {
 			now := pairstatus.Combine(all)

@@ -199,9 +199,9 @@ func (t *terminal) control(args string, final byte) {
 		t.col = max(t.col-count, 0)
 	case 'G', '`':
 		t.col = min(count, t.width) - 1
-	case 'I': // to the next and the previous tab stop
+	case 'I': // next tab stop
 		t.col = min((t.col/8+count)*8, t.width-1)
-	case 'Z':
+	case 'Z': // previous tab stop
 		t.col = max(((t.col+7)/8-count)*8, 0)
 	case 'd':
 		t.row = min(count, t.height) - 1

@@ -149,7 +149,7 @@ func TestTopDuringFailover(t *testing.T) {
 	s.press("P")
 	s.until("Pause the pair?")
 	s.press("y")
-	s.until("PAUSED", "automatic failover is disabled") // a status can show the pause before the call has returned
+	s.until("PAUSED", "automatic failover is disabled") // the status can show the pause before the call returns
 	s.press("P")
 	s.until("Resume the pair?")
 	s.press("y")

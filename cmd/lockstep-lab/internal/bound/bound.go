@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package bound measures the maximum message rate between the processes of a pair if nothing is stored. A client
-// sends messages to a first relay, which forwards them to a second one. The responses return the same way, like
-// those of a standby and its active.
+// sends messages to a first relay, which forwards them to a second one. The responses take the reverse path, like the
+// responses of a standby and its active.
 //
 // The relays are separate processes. Messages are sent in gRPC streams like those of the product (Transport GRPC), or
-// length-prefixed over TCP (TCP). With Sync, both relays write received messages to a file, and sync it before they
-// respond. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
+// length-prefixed over TCP (TCP). With Sync, each relay writes received messages to a file, and syncs the file before
+// it responds. relay.go implements the relay, load.go the client; tcp.go and grpc.go are the transports.
 package bound
 
 import (

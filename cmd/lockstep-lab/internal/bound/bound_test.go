@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Every message receives one response, with each transport, with one or many messages in flight, with and without
+// Each message receives one response: with each transport, with one or many messages in flight, and with and without
 // storage.
 func TestLoad(t *testing.T) {
 	for _, c := range []struct {
@@ -45,7 +45,7 @@ func TestLoad(t *testing.T) {
 		require.Equal(t, n, recorded)
 		require.GreaterOrEqual(t, took, 30*time.Millisecond)
 		if c.sync {
-			require.Eventually(t, func() bool { // of each connection
+			require.Eventually(t, func() bool { // each connection removes its log file
 				files, err := os.ReadDir(dir)
 				return err == nil && len(files) == 0
 			}, time.Minute, time.Millisecond)
@@ -53,7 +53,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// A cancelled context ends the load, and a stopped relay causes an error.
+// Load ends when its context is cancelled. It returns an error when a relay stops.
 func TestLoadEnds(t *testing.T) {
 	for _, transport := range []Transport{GRPC, TCP} {
 		address := relays(t, transport, "")

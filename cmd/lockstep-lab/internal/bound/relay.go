@@ -15,8 +15,8 @@ type RelayOptions struct {
 	Transport Transport
 	// Next is the address of the next relay, host:port; empty for the last relay.
 	Next string
-	// Sync is a directory. Received messages are written to a file in it, and synced before they are answered. Empty:
-	// nothing is stored.
+	// Sync is the directory of the log files; if empty, nothing is stored. A relay writes received messages to a log
+	// file and syncs the file before it responds.
 	Sync string
 }
 
@@ -120,7 +120,7 @@ func pass(from, to conn, log *log, a *answers) error {
 // never is a count that does not limit the responses.
 const never = 1 << 62
 
-// answers sends to the sender the number of messages that are safe on all relays.
+// answers sends responses to the sender: the number of messages that are safe on this relay and all following ones.
 type answers struct {
 	to       conn
 	together bool // sent by a goroutine that combines counts
@@ -158,7 +158,7 @@ func (a *answers) follow(to conn) {
 	}
 }
 
-// notify sends the count, or wakes run. The caller holds mu.
+// notify sends the count or wakes run, if the count has increased. The caller holds mu.
 func (a *answers) notify() error {
 	n := min(a.own, a.remote)
 	if n <= a.notified {

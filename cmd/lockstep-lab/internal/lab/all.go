@@ -62,8 +62,8 @@ func allCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "all", Short: "Run all benchmarks and print a table",
 		Long: `Run all measurements in sequence, in a short form of a few minutes, and print one table: median rate,
-spread over the rounds, latencies, and for each installed peer its rate and our ratio to it. Peers that are not
-found are listed as not installed. --long takes hours: several rounds, with the sizes and counts of the
+spread over the rounds, latencies, and for each installed peer its rate and the ratio of Lockstep to it. Peers that are
+not found are listed as not installed. --long takes hours: several rounds, with the sizes and counts of the
 documentation.
 
 If a measurement fails, its error is printed, the others still run, and the exit code is 1.`,

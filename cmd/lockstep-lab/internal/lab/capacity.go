@@ -80,7 +80,8 @@ machine. The lock wait rows then show contention, and another table lists the ho
 	return cmd
 }
 
-// capacity runs one measurement. processors is the value of GOMAXPROCS for the nodes; 0 means unchanged.
+// capacity measures each size in each round. processors is the value of GOMAXPROCS for the nodes; 0 means
+// unchanged.
 func capacity(env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, processors int) (err error) {
 	metrics := map[string]string{}
 	f.NodeSettings = map[string]map[string]string{}

@@ -33,7 +33,7 @@ type compareFlags struct {
 	peersDir string // contains a directory for each peer
 	lock     string
 	syncs    []string
-	configs  []string // of nats
+	configs  []string // configurations of NATS
 	bursts   int
 	batch    int
 	limit    int64
@@ -54,7 +54,7 @@ func (f *compareFlags) check(limit string) (p benchcli.Params, err error) {
 	if len(f.syncs) == 0 {
 		return p, cli.Usage("--sync is empty")
 	}
-	f.Sync = f.syncs[0] // each of them is checked below
+	f.Sync = f.syncs[0] // all sync modes are checked below
 	if p, err = f.Parse(); err != nil {
 		return p, err
 	}
@@ -164,7 +164,8 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
 	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
-	cmd.Flags().IntVar(&f.batch, "batch", 100, "chronicle: messages per transaction of ours, and between two syncs")
+	cmd.Flags().IntVar(&f.batch, "batch", 100,
+		"chronicle: messages per transaction of Lockstep, and between two syncs of the peer")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"chronicle: memory limit of each process with its page cache, such as 2GiB")
 	return cmd
@@ -236,7 +237,7 @@ func (c *comparer) natsRounds(ctx context.Context) error {
 	return nil
 }
 
-// nats runs the benchmark without the lock, which the program of the peer acquires.
+// nats runs the benchmark of the peer. It does not acquire the lock: the program of the peer acquires it.
 func (c *comparer) nats(ctx context.Context, configuration, sync string) (err error) {
 	p, ok := c.f.peers[measure.PeerNATS]
 	if !ok {

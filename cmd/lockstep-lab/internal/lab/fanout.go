@@ -85,7 +85,8 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	return cmd
 }
 
-// fanoutOfEach measures each number of subscriptions, and compares the publish rate with that of the first number.
+// fanoutOfEach measures each number of subscriptions, and compares the publish rate with that of the first number. If
+// o.Parts is set, it also measures each number with filters.
 func fanoutOfEach(
 	env *cli.Env, cmd *cobra.Command, t bench.Target, o measure.FanoutOptions, rounds int, subscriptions []int,
 ) error {
@@ -123,7 +124,8 @@ func fanoutOfEach(
 // filterParts is the number of distinct property values; a filter matches one of them.
 const filterParts = 100
 
-// compareFilters prints the cost of filters until the last message was processed.
+// compareFilters prints the publish rate, the processing time and the CPU time with filters (some), relative to those
+// without filters (all).
 func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 	return env.Print.Sentence("with a filter on each of %s, which matches 1 %% of the messages: publishing at %.2f × the "+
 		"rate without, all messages processed in %.2f × the time, with %.2f × the CPU time",
@@ -133,7 +135,7 @@ func compareFilters(env *cli.Env, n int, all, some *fanoutMedians) error {
 
 type fanoutMedians struct {
 	published    bench.Result
-	seconds, cpu float64 // until all messages were delivered, except the phase deliver
+	seconds, cpu float64 // sums of the phases except "deliver", until all messages are delivered
 }
 
 func parseSizeRange(sizes []string) (least, most int, err error) {

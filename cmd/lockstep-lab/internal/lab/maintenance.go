@@ -95,7 +95,7 @@ standby affects publishers less.`,
 	cmd.Flags().DurationVar(&o.Quiet, "quiet", 5*time.Second,
 		"quiet period before each operation")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 3*time.Second,
-		"idle time after each operation")
+		"idle time before each quiet period")
 	f.Sizes, f.Messages, f.Queues = []string{"512"}, 1, 1
 	return cmd
 }

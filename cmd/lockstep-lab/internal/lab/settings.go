@@ -25,8 +25,7 @@ type setting struct {
 	loads   []bench.PublishOptions
 }
 
-// settings returns the settings to sweep. The values of each setting span two orders of magnitude and include the
-// default.
+// settings returns the settings to sweep. The values of each setting span two orders of magnitude.
 func settings() []setting {
 	return []setting{
 		{

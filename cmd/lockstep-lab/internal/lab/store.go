@@ -126,7 +126,7 @@ checkpoint. The heap per queue is reported as well. With --pair or --standalone,
 	return cmd
 }
 
-// nodeQueues starts fresh nodes in each round.
+// nodeQueues measures many queues on nodes that it starts for each round.
 func nodeQueues(
 	env *cli.Env, cmd *cobra.Command, f benchcli.Flags, p benchcli.Params, load bench.PublishOptions, queues int,
 ) error {

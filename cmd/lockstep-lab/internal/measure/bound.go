@@ -20,7 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/bound"
 )
 
-// Bounds is a pair of relays in place of active and standby. They store nothing, or write to a file that they sync.
+// Bounds is a pair of relays in place of active and standby. The relays store nothing or, with Sync, write
+// received messages to files and sync them.
 type Bounds struct {
 	Transport bound.Transport
 	Sync      bool

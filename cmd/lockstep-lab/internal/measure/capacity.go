@@ -107,8 +107,8 @@ func inspectors(ctx context.Context, t bench.Target, o CapacityOptions) (map[str
 // countInterval is the interval of counting goroutines, which takes CPU time on the nodes.
 const countInterval = 500 * time.Millisecond
 
-// countWhile counts goroutines until the load is done. A single count is not representative: at the start not all
-// producers are connected, and at the end some have disconnected.
+// countWhile counts goroutines until the load is done, and returns the median counts by node and kind. A single count
+// is not representative: at the start not all producers are connected, and at the end some have disconnected.
 func countWhile(
 	ctx context.Context, nodes map[string]inspector, loaded <-chan error,
 ) (map[string]map[string]int, error) {

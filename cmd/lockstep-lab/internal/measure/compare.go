@@ -66,13 +66,13 @@ func (c *Comparisons) Ours(r bench.Result) {
 func (c *Comparisons) Peer(name, sync string, r bench.Result) {
 	x := c.find(r.Case, sync, r.SizeBytes)
 	x.peers[name] = append(x.peers[name], r)
-	if r.Case == CasePub64 { // it is also the maximum number in flight at the peer
+	if r.Case == CasePub64 { // 64 is also the maximum number in flight at the peer
 		x = c.find(CasePipelined, sync, r.SizeBytes)
 		x.peers[name] = append(x.peers[name], r)
 	}
 }
 
-// Messages returns the number of messages in a peer's last result of that case; 0 if unknown.
+// Messages returns the number of messages in a peer's last result of the named case; 0 if unknown.
 func (c *Comparisons) Messages(name, sync string, size int) int {
 	for _, results := range c.find(name, sync, size).peers {
 		return results[len(results)-1].Messages

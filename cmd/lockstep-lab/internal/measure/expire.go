@@ -21,8 +21,8 @@ const (
 // Values of ExpireOptions.By.
 const (
 	ExpireByMessage   = "message"    // each message has an expiry time
-	ExpireByQueue     = "queue"      // only the message IDs expire, at the end of the queue's dedup window
-	ExpireByMessageID = "message-id" // only their message IDs expire, at the end of the dedup window of their queue
+	ExpireByQueue     = "queue"      // the queue gets a TTL, and all of its messages expire
+	ExpireByMessageID = "message-id" // only the message IDs expire, at the end of the queue's dedup window
 )
 
 // ExpireOptions configures an expiry measurement.
@@ -83,8 +83,8 @@ type expiring struct {
 	result ExpireResult
 }
 
-// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages in the first
-// queue.
+// Expire fills a queue, publishes to another queue at a constant rate, and then expires all messages of the first queue
+// or, with ExpireByMessageID, their message IDs.
 func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult, error) {
 	names := bench.QueueNames(2)
 	x := &expiring{ExpireOptions: o, t: t, queue: names[1], result: ExpireResult{
@@ -106,7 +106,8 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 	return x.result, err
 }
 
-// fill publishes the messages that expire. It returns their expiry time; zero if their queue gets a TTL.
+// fill publishes the messages that expire. It returns the expiry time of the messages or of their IDs; zero if their
+// queue gets a TTL.
 func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 	o := bench.PublishOptions{Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: 2, Window: 1000, Queues: 1}
 	window := x.Fill + x.warm() + 2*x.Phase
@@ -132,7 +133,7 @@ func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
 // warm returns the time for warming up connections and caches.
 func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
-// measure runs all phases. over is the expiry time of the messages; zero if their queue gets a TTL.
+// measure runs all phases. over is the expiry time returned by fill.
 func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	if err := elapse(ctx, x.warm()); err != nil {
 		return err

@@ -24,8 +24,8 @@ type FanoutOptions struct {
 	Subscriptions int
 	// Window is the number of messages in flight per producer.
 	Producers, Window int
-	// If there are fewer Consumers than Subscriptions, each reads at most Interval messages of a subscription and
-	// continues with the one that has waited longest. The subscriptions therefore have different positions.
+	// If there are fewer Consumers than Subscriptions, each consumer reads at most Interval messages of a subscription,
+	// and continues with the subscription that has waited longest. The subscriptions therefore have different positions.
 	Consumers, Interval, Prefetch int
 	// Messages is the number of messages. Their bodies have SizeMin to SizeMax bytes.
 	Messages, SizeMin, SizeMax int
@@ -35,7 +35,7 @@ type FanoutOptions struct {
 	// filter that matches one value.
 	Parts    int
 	Filtered bool
-	// Drain is the maximum duration of deliveries after the last publish; 0 means until all are delivered.
+	// Drain is the maximum duration of deliveries after the last publish; 0 means until all messages are delivered.
 	Drain time.Duration
 }
 
@@ -241,7 +241,8 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 	}
 }
 
-// turn reads at most Interval messages of one subscription.
+// turn reads messages of one subscription. It returns after Interval messages if there are fewer consumers than
+// subscriptions, and after emptyTimeout without a message.
 func (f *fanout) turn(ctx, limited context.Context, sub int, waits [2]*hdrhistogram.Histogram) (err error) {
 	c, err := f.client.Consume(ctx, f.queue,
 		client.ConsumerOptions{Subscription: subscriptionName(sub), Prefetch: f.Prefetch})

@@ -25,8 +25,8 @@ import (
 const (
 	WorkNothing = "nothing" // another quiet period, for the difference between two quiet periods
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
-	WorkBackup  = "backup"  // of the standby, with the configured background share
-	WorkScan    = "scan"    // of the standby, with the configured background share
+	WorkBackup  = "backup"  // a backup of the standby, with the configured background share
+	WorkScan    = "scan"    // a scan of the standby, with the configured background share
 	WorkRejoin  = "rejoin"  // the standby restarts without its disk and receives a snapshot
 )
 
@@ -49,8 +49,8 @@ type MaintenanceOptions struct {
 	Rounds    int
 }
 
-// MaintenanceResult is one operation of one round. Latencies are in milliseconds, from the time at which a message was
-// due; MB are 10^6 bytes.
+// MaintenanceResult is the result of one operation in one round. Latencies are in milliseconds, from the time at
+// which a message was due; MB are 10^6 bytes.
 type MaintenanceResult struct {
 	Workload   string  `json:"workload"`
 	Phase      string  `json:"phase"`
@@ -239,8 +239,8 @@ func (u *maintenanceWork) scan(ctx context.Context) (mb float64, err error) {
 	return float64(found.GetFileBytes()) / 1e6, err
 }
 
-// rejoin deletes the standby's disk and waits until the pair is in sync. mb and seconds are the size and duration of
-// the snapshot, including its installation.
+// rejoin restarts the standby without its data, and waits until the pair is in sync. mb and seconds are the size and
+// the duration of the snapshot, including its installation. after deletes the old data.
 func (u *maintenanceWork) rejoin(ctx context.Context) (mb, seconds float64, after func() error, err error) {
 	n, _, err := u.standby(ctx)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 // QueuesOptions configures the load on a store with many queues.
 type QueuesOptions struct {
 	EmbeddedOptions
-	// Each of Queues gets one message. Messages is the number of messages per slice, Slices the number of slices.
+	// Queues is the number of queues; each gets one message. Messages is the number of messages per slice, Slices the
+	// number of slices.
 	Queues, Messages, Slices int
 }
 

@@ -23,8 +23,8 @@ type Section struct {
 	Node string `json:"node"`
 	// Function is the start function, without the module path.
 	Function string `json:"function"`
-	// Goroutines is the usual number of goroutines. The work of a single one is serial: more processors do not speed it
-	// up.
+	// Goroutines is the usual number of goroutines. The work of a single goroutine is serial: more processors do not
+	// speed it up.
 	Goroutines int `json:"goroutines"`
 	// CPU is the CPU time of all goroutines, in µs per message.
 	CPU float64 `json:"cpu_us_per_message"`
@@ -185,7 +185,7 @@ type HeldLock struct {
 
 const mostLocks = 5
 
-// locks groups a profile of waits by the function that held the lock.
+// locks groups a profile of waits by the function that held the lock, and returns the functions with the longest waits.
 func locks(node string, p *profile.Profile) []HeldLock {
 	nanos, all := map[string]int64{}, int64(0)
 	for _, s := range p.Sample {

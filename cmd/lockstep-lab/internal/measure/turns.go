@@ -45,11 +45,12 @@ func takeTurns(
 	return nil
 }
 
-// total combines the slices: Rate is the median; CPU and bytes are totals. Ratio is the median of the ratios to the
-// slices of first in the same turn, and CPURatio the ratio of the CPU time per message.
+// total combines the slices: Rate is the median, CPU the total, and ReadBytes and WrittenBytes are per message over all
+// slices. Ratio is the median of the ratios to the slices of first in the same turn. CPURatio is the ratio of the CPU
+// time per message to that of first.
 func (t *turner) total(first *turner) bench.Result {
 	out := bench.Median(t.slices)
-	out.Median = false // of rounds
+	out.Median = false // Median is set only for medians of rounds
 	out.Messages, out.Seconds, out.CPU, out.DiskWritten, out.Processes = 0, 0, 0, 0, nil
 	var read, written float64
 	for _, r := range t.slices {
