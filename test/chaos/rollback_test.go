@@ -134,7 +134,7 @@ const (
 	rollbackLater = 5 * time.Second
 )
 
-// After a copy of a data directory was started, no acknowledged message is lost, and no two processes serve
+// After a copy of a data directory is started, no acknowledged message is lost, and no two processes serve
 // concurrently. The test runs the reproductions and some random cases; with LOCKSTEP_MATRIX=all, it runs every case.
 // LOCKSTEP_ROLLBACK selects cases by a part of their name.
 func TestRolledBackStore(t *testing.T) {

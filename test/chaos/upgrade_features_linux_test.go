@@ -53,7 +53,7 @@ func unsupportedFeatures() []unsupportedFeature {
 		{"a forward", func(t *testing.T, k *client.Client) error {
 			queue := describedSource
 			if _, err := admin.New(k).GetQueue(limited(t), queue); err != nil {
-				queue = describedQueue // while the request is rejected
+				queue = describedQueue // describedSource is missing while its creation is rejected
 			}
 			_, err := admin.New(k).SetForwards(limited(t), queue, []admin.Forward{{To: describedQueue}})
 			return err
@@ -129,8 +129,8 @@ func unsupportedMessages() (list []unsupportedFeature) {
 	return list
 }
 
-// unsupportedConfigs are the configuration fields that release 0.1.0 does not support, except for priorities, which are
-// set when a queue is created.
+// unsupportedConfigs are the configuration fields that release 0.1.0 does not support, except for priorities, which
+// are set when a queue is created.
 func unsupportedConfigs() (list []unsupportedFeature) {
 	all := admin.QueueConfig{
 		MaxDeliveries: 3, DeadLetter: describedDead, TTL: time.Hour, Delay: time.Millisecond, RedeliveryDelay: time.Second,

@@ -21,7 +21,7 @@
 //	go test ./test/format -update
 //
 // That diff is part of the change, and shows the data that older programs must read. The directories of releases, and
-// packed, never change. A release adds a directory, from its commit:
+// packed, never change. For each release, this command adds a directory from the release's commit:
 //
 //	go test ./test/format -run TestReleases -release v0.2.0
 package format
