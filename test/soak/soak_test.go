@@ -25,10 +25,10 @@ const (
 	bound = 60 * time.Second
 	// defaultTime is long enough to kill each node once, which checks the test itself.
 	defaultTime = 6 * time.Second
-	// flatFrom is the duration from which growth is checked. A shorter test includes the first checkpoints and the filling
-	// of caches.
+	// flatFrom is the duration from which growth is checked. A shorter test includes the first checkpoints and the
+	// filling of caches.
 	flatFrom = 30 * time.Minute
-	// maxGrowth is the largest accepted ratio of the last quarter to the second one.
+	// maxGrowth is the largest accepted ratio of the last quarter to the second quarter.
 	maxGrowth = 1.25
 	// minGrowthBytes and minGrowthCount are the smallest differences that count as growth.
 	minGrowthBytes, minGrowthCount = 16 << 20, 16
@@ -174,7 +174,7 @@ func (s *run) sampleFor(d time.Duration) {
 	}
 }
 
-// kill ends a node by SIGKILL or SIGTERM, alternately the active and the standby, and restarts it.
+// kill ends the active or, in every second call, the standby, with SIGKILL or SIGTERM, and restarts the node.
 func (s *run) kill() {
 	s.t.Helper()
 	active, standby := s.inSync()

@@ -103,8 +103,8 @@ func TestSlowSyncs(t *testing.T) {
 	}
 }
 
-// A silence that is shorter than the timeout by a detector step and a heartbeat has no effect. After a silence that
-// is longer by a detector step and a round trip, the standby is dropped, or takes over.
+// A silence that ends a detector step and a heartbeat before the timeout has no effect. If a silence ends a detector
+// step and a round trip after the timeout, the standby is dropped, or takes over.
 func TestSilenceTimeouts(t *testing.T) {
 	for _, c := range []struct {
 		name    string
