@@ -64,7 +64,7 @@ type featureKind struct {
 	queues map[string]admin.CreateQueueOptions // by name suffix
 	// setup sets configuration that is not part of queue creation; optional.
 	setup func(ctx context.Context, f *feature) error
-	// message returns a random message for the first queue.
+	// message returns a random message to publish.
 	message func(f *feature) client.Message
 	// into is the queue to which the feature publishes.
 	into string
