@@ -45,7 +45,7 @@ func (p *peer) header(id byte) error {
 	return err
 }
 
-// handshake executes the SASL exchange and the protocol handshake that precede the open.
+// handshake executes the SASL exchange and the protocol handshake that precede the open performative.
 func (p *peer) handshake() error {
 	if err := p.header(wire.ProtocolSASL); err != nil {
 		return err

@@ -70,8 +70,8 @@ func (a *store) connectivityOf(host string) *connectivity {
 	return r
 }
 
-// stopResponding drops all traffic between a host and the coordinator, or restores it. The host does not detect that
-// until notify is called.
+// stopResponding drops all traffic between a host and the coordinator, or restores it. The host does not detect the
+// change until notify is called.
 func (a *store) stopResponding(host string, unresponsive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -255,8 +255,8 @@ func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	})
 }
 
-// Watch implements failover.Coordinator. Observations are delayed while the link drops traffic. Then only the newest
-// one is delivered.
+// Watch implements failover.Coordinator. While the link drops traffic, observations are delayed. Afterwards, only the
+// newest observation is delivered.
 func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	in, out := c.inner.Watch(ctx), make(chan failover.Observation)
 	go func() {

@@ -107,8 +107,8 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 	return len(rec.InSync) == 2, err
 }
 
-// startMoved starts the node of a host with a moved disk, and waits until the node responds. Then the node has accepted
-// the disk, and the move is counted.
+// startMoved starts the node of a host with a moved disk, and waits until the node responds. Then the node has
+// accepted the disk, and the move is counted.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
 	w.record("%s is started", h.name)
@@ -326,7 +326,7 @@ func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, othe
 	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// stopOne acts as an operator after a report of two processes with one identity. The process that is active or
+// stopOne acts as an operator after a report of two processes with the same identity. The process that is active or
 // standby continues, and the other host receives its original disk.
 func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, moved *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)

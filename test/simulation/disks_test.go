@@ -74,7 +74,7 @@ func (v *volume) copied(i image) *volume {
 	return &volume{mem: i.mem.CrashClone(nil), images: v.images}
 }
 
-// put replaces the disk of a host, which must be down, and returns the previous one.
+// put replaces the disk of a host, which must be down, and returns the previous disk.
 func (h *host) put(v *volume) *volume {
 	h.mu.Lock()
 	defer h.mu.Unlock()
