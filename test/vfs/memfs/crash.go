@@ -5,8 +5,8 @@ package memfs
 import "math/rand"
 
 // CrashClone returns a copy of m in a state that a power failure could leave: with all synced data, and a random part
-// of the unsynced data, chosen by rng. With a nil rng only synced data survives. The same history and state of rng give
-// the same clone. CrashClone does not change m.
+// of the unsynced data, chosen by rng. With a nil rng, only synced data survives. The same history and state of rng
+// give the same clone. CrashClone does not change m.
 //
 // Each sector of 512 bytes survives independently: a later write may survive although an earlier one is lost. Changes
 // of names are atomic, and survive in the order of the operations on each file. The clone has no locks.
@@ -97,7 +97,7 @@ func (c *crash) names(pending []*nameOp) {
 	}
 }
 
-// file returns a new inode with the synced content and a random part of the unsynced one.
+// file returns a new inode with the synced content and a random part of the unsynced content.
 func (c *crash) file(old *inode) *inode {
 	chance := c.chance()
 	n := &inode{chunks: make([]chunk, len(old.chunks)), sizeBytes: old.syncedSize}
