@@ -170,7 +170,7 @@ func (k *killer) round() {
 	k.injected.count(x.name)
 }
 
-// draw returns the next fault of the deck or, if the deck is empty, a random one.
+// draw returns the next fault of the deck or, if the deck is empty, a random fault.
 func (k *killer) draw() inject {
 	if len(k.deck) > 0 {
 		x := k.deck[0]

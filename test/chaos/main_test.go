@@ -77,7 +77,7 @@ func run(m *testing.M) int {
 // CPU.
 const pairsAtOnce = 6
 
-// manyAtOnce sets the number of parallel tests, unless -parallel is given.
+// manyAtOnce sets the number of parallel tests if -parallel is not given.
 func manyAtOnce() error {
 	flag.Parse()
 	logged := false

@@ -35,9 +35,9 @@ const (
 )
 
 // The disk has too little space before a rewrite, or fills up during it. In the first case, the plan fails with the
-// sizes in its reason, and page.db is unchanged. In the second case, the standby stops replication, and the plan
-// continues when space is available: the rewrite stops, or finishes in the space that it has allocated. Nothing is
-// lost. With enough space, the next plan succeeds.
+// sizes in its reason, and page.db is unchanged. In the second case, the rewrite stops, or finishes in the space that
+// it has allocated. The standby stops replication, and the plan continues when space is available. Nothing is lost.
+// With enough space, the next plan succeeds.
 //
 // The test is skipped if the process is not permitted to mount a small disk. The tests of package store fill a
 // simulated disk.

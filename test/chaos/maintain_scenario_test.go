@@ -367,8 +367,8 @@ func flipBit(t *testing.T, name string, want []byte) {
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
 }
 
-// A node has completed its part of a plan, and is then down for so long that it requires a snapshot of the other
-// node, which has the old page size. The node repeats its part.
+// A node has completed its part of a plan, and is then down until it requires a snapshot. The snapshot of the other
+// node has the old page size, so the node repeats its part.
 func TestSnapshotUndoesResize(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()

@@ -72,7 +72,7 @@ func (c *plain) publish(ctx context.Context) {
 	}
 }
 
-// selectNode selects the node for the next attempt, depending on the error of the last one.
+// selectNode selects the node for the next attempt, depending on the error of the last attempt.
 func (c *plain) selectNode(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
@@ -135,7 +135,7 @@ func TestPublishPauses(t *testing.T) {
 	switched := []failover.Code{failover.CodeSwitchover}
 	settings := map[string]string{"log.level": "info"}
 	if !pausesAreStrict() {
-		maps.Copy(settings, steady()) // otherwise a standby without CPU time is dropped, and cannot take the role
+		maps.Copy(settings, steady()) // otherwise a standby without CPU time is dropped, and cannot become active
 	}
 	for _, coordinator := range []string{"etcd", "raft"} {
 		t.Run(coordinator, func(t *testing.T) {

@@ -308,7 +308,7 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// A killed node with corrupt files that its start requires quarantines them, and copies all data from the other node.
+// If files that a start requires are corrupt, the node quarantines them, and copies all data from the other node.
 // Nothing is lost.
 func TestCorruptAtStart(t *testing.T) {
 	s := seed(t)

@@ -85,7 +85,7 @@ func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothSequentially kills the active, and then the node that took over, before or while the first one catches up.
+// killBothSequentially kills the active, and then the node that took over, before or while the first node catches up.
 // Only the node that took over may become active again.
 func (k *killer) killBothSequentially(active, standby *cluster.Node) {
 	k.kill(active)

@@ -190,8 +190,8 @@ func newLimited(t *testing.T, k *client.Client, name string) {
 	}
 }
 
-// requireExactBytes requires that a queue with a byte limit counts its bytes exactly if the queue was created, or
-// its limit was set again, after both nodes were upgraded.
+// requireExactBytes requires exact byte counts of two queues with a byte limit. After the upgrade of both nodes, it
+// creates one of the queues, and sets the limit of the other queue again.
 func requireExactBytes(t *testing.T, k *client.Client) {
 	t.Helper()
 	newLimited(t, k, "exact")

@@ -76,7 +76,7 @@ type featureKind struct {
 	// canWait is true if delayed messages may remain at the end, because the clock of the active that accepted them
 	// was ahead.
 	canWait bool
-	// check compares stored and delivered messages with the published ones.
+	// check compares stored and delivered messages with the published messages.
 	check func(ctx context.Context, f *feature) error
 }
 

@@ -297,7 +297,7 @@ func ttlAndDelay(t *testing.T, r *run) {
 }
 
 // resetSubscription: after a subscription is reset to an earlier position, all messages from there are redelivered,
-// including acknowledged ones.
+// including acknowledged messages.
 func resetSubscription(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)

@@ -228,7 +228,7 @@ func rows(n int) string {
 	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
 }
 
-// tableWidths: each queue uses three lines on a narrow screen, and no table is clipped on a normal one.
+// tableWidths: each queue uses three lines on a narrow screen, and no table is clipped on a normal screen.
 func (w *world) tableWidths(b *tab) {
 	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
 	b.open("/queues")

@@ -10,11 +10,19 @@
 //	packed/      stores with small messages in extents of several pages (files.zip), and their contents;
 //	             see packed_test.go
 //
-// The directories current and v0.1.0 contain identity.txt, log.txt (segments, blocks, records, operations, the tail
-// and the intent of a truncation), pages.txt (header, meta slots, extents), tree.txt (the values of a checkpoint),
-// snapshot.txt (the pieces that another node receives), backup.txt (a backup), archive.txt, and content.txt (the
-// state that the program reads from all files). In a dump, a text line precedes the bytes in hex. For values of more
-// than 640 bytes, a dump contains the first 64 bytes and the SHA-256.
+// The directories current and v0.1.0 contain these dumps:
+//
+//	identity.txt  the identity file
+//	log.txt       segments, blocks, records, operations, the tail and the intent of a truncation
+//	pages.txt     header, meta slots and extents of the page file
+//	tree.txt      the values of a checkpoint
+//	snapshot.txt  the pieces that another node receives
+//	backup.txt    a backup
+//	archive.txt   a log archive
+//	content.txt   the state that the program reads from all files
+//
+// In a dump, a text line precedes the bytes in hex. For values of more than 640 bytes, a dump contains the first 64
+// bytes and the SHA-256.
 //
 // A change of the written format changes the dumps in current:
 //

@@ -283,8 +283,8 @@ func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 }
 
 // arrives waits until an observation can reach the node, and then returns true. If a newer observation replaces it,
-// arrives returns that one; if ctx or in ends, it returns false and nil. An observation of an unreachable coordinator
-// is not delayed, because the node itself makes it.
+// arrives returns false and the newer observation. If ctx or in ends, it returns false and nil. An observation of an
+// unreachable coordinator is not delayed, because the node itself makes it.
 func (c *coordinator) arrives(
 	ctx context.Context, in <-chan failover.Observation, o failover.Observation,
 ) (bool, *failover.Observation) {

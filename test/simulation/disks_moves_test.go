@@ -67,7 +67,7 @@ func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMov
 	}
 }
 
-// imageFor returns the image for a move: a recent one, or a random one that is behind the coordinator's high-water
+// imageFor returns the image for a move: a recent image, or a random image that is behind the coordinator's high-water
 // mark.
 func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error) {
 	var rng *mathrand.Rand
@@ -224,8 +224,8 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 	return nil
 }
 
-// requireWaits checks the nodes after a start with older images and without a node that has the missing data: none is
-// active or standby, and at least one reports that it waits for the data.
+// requireWaits checks nodes that started with older images, while no running node has the missing data. No node may be
+// active or standby, and at least one node must report that its disk is older.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	var reported []string
 	for _, h := range hosts {

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// The queues of a load, and the subscriptions of each. One subscription is consumed, the other one retains all
+// The queues of a load, and the subscriptions of each. One subscription is consumed, and the other retains all
 // messages.
 const (
 	loadQueues    = 2

@@ -237,8 +237,8 @@ func (s *site) by(m *published) bool {
 	return slices.ContainsFunc(s.members[:], func(n *member) bool { return n.address == m.Address })
 }
 
-// checkStored compares the acknowledged messages with the stored ones. It returns the number of transactions of the
-// old primary that are lost.
+// checkStored compares the acknowledged messages with the stored messages. It returns the number of transactions of
+// the old primary that are lost.
 func (w *world) checkStored(l *load, p *promotion, stored map[id]cursor) (lost int, err error) {
 	for _, err := range l.failed {
 		return 0, fmt.Errorf("publish failed: %w", err)

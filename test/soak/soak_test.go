@@ -35,8 +35,8 @@ const (
 )
 
 // No quantity grows in a pair with etcd, and in a pair with a witness, under the load of a cluster.Workload with
-// applications. The test takes LOCKSTEP_SOAK (a duration; default 6s), and kills or stops a node every
-// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the test). After every two kills it checks all responses to clients.
+// applications. LOCKSTEP_SOAK is the duration of the test (default 6s). The test kills or stops a node every
+// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the test). After every two kills, it checks all responses to clients.
 // It writes the samples to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log. LOCKSTEP_SOAK_RATE is
 // the rate of each of three producers in messages per second (default 60).
 func TestSoak(t *testing.T) {

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. Publishes take at
-// most that much longer.
+// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. A publish takes at
+// most as long as a stop and six round trips.
 func TestShortNetworkStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {

@@ -50,7 +50,7 @@ const (
 	// RuleSettled means that a message is acknowledged although no consumer acknowledged it.
 	RuleSettled Rule = "settled"
 	// RuleEffects means that the number of applied purges, queue creations or queue deletions differs from the number
-	// of confirmed ones.
+	// of confirmed operations.
 	RuleEffects Rule = "effects"
 	// RuleSemantics means that a call returned an error that its documentation does not list for that case.
 	RuleSemantics Rule = "meaning"

@@ -278,8 +278,8 @@ func shared(streams []Stream, at time.Duration) bool {
 	return false
 }
 
-// terms checks that at most one process acknowledges at any time: only one node acknowledges in each term, and after
-// an acknowledgement in a term, later requests are not acknowledged in a lower term.
+// terms checks that at most one process acknowledges at any time. Only one node may acknowledge in each term. After an
+// acknowledgement in a term, later requests must not be acknowledged in a lower term.
 func (c *checker) terms() {
 	byDone := []*Publish{}
 	node := map[uint64]*Publish{}

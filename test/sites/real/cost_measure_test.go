@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// TestCost alternately measures a pair with a replica site and a pair without one: the publish rate of 64
-// publishers, the 99th percentile of the latency of paced publishes, and the CPU time of the nodes of the pair per
+// TestCost alternately measures a pair with a replica site and a pair without a replica. It measures the publish rate
+// of 64 publishers, the 99th percentile of the latency of paced publishes, and the CPU time of the pair's nodes per
 // paced message.
 //
 //	taskset -c 0 env LOCKSTEP_REPLICA_CPUS=1 go test -tags deep,measure ./test/sites/real -run TestCost -v

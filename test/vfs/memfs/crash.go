@@ -54,7 +54,7 @@ func (c *crash) keep(chance float64) bool {
 	}
 }
 
-// node returns the new inode for an old one. A directory contains only the synced names.
+// node returns the new inode for an old inode. A directory contains only the synced names.
 func (c *crash) node(old *inode) *inode {
 	if n := c.nodes[old]; n != nil {
 		return n
@@ -120,7 +120,7 @@ func (c *crash) file(old *inode) *inode {
 }
 
 // size returns the surviving size of a file with an unsynced size: the new size or, if the file has grown, possibly a
-// random size between the old and the new one.
+// random size between the old and the new size.
 func (c *crash) size(old *inode, chance float64) int64 {
 	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
 		return old.sizeBytes
