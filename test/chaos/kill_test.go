@@ -84,7 +84,7 @@ type killer struct {
 	pins     *pins
 	rng      *rand.Rand
 	kinds    []inject
-	deck     []inject // faults to inject once before the random ones
+	deck     []inject // faults to inject once before the random faults
 	injected tally
 	asked    sync.WaitGroup // requests in flight
 	// failover contains, for each kill of the active of a pair in sync, the time to the next acknowledgement.

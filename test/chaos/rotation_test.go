@@ -286,7 +286,7 @@ func (r *rotation) again(n *cluster.Node) {
 	r.progress()
 }
 
-// refused checks that an address accepts the certificate of present, and rejects that of former.
+// refused checks that an address accepts the certificate of present, and rejects the certificate of former.
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
 	// An accepted connection may receive no data. A rejected connection receives an alert, even on a slow machine.

@@ -245,7 +245,7 @@ func (k *killer) rollBack(n *cluster.Node) {
 	k.replaceVoter(n)
 }
 
-// replaceVoter replaces a voter with a restored disk by one with an empty directory, as in
+// replaceVoter replaces a voter that has a restored disk with a voter that has an empty directory, as in
 // docs/explanation/failover.md. With etcd, it does nothing.
 func (k *killer) replaceVoter(n *cluster.Node) {
 	t := k.t

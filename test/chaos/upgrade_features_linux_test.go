@@ -114,7 +114,7 @@ func unsupportedFeatures() []unsupportedFeature {
 	return append(append(list, unsupportedMessages()...), unsupportedConfigs()...)
 }
 
-// unsupportedMessages are the message fields that affect delivery.
+// unsupportedMessages returns the message fields that affect delivery.
 func unsupportedMessages() (list []unsupportedFeature) {
 	for name, m := range map[string]client.Message{
 		"group": {Group: "g"}, "priority": {Priority: new(uint8(7))}, "ttl": {TTL: time.Hour},
@@ -129,7 +129,7 @@ func unsupportedMessages() (list []unsupportedFeature) {
 	return list
 }
 
-// unsupportedConfigs are the configuration fields that release 0.1.0 does not support, except for priorities, which
+// unsupportedConfigs returns the configuration fields that release 0.1.0 does not support, except for priorities, which
 // are set when a queue is created.
 func unsupportedConfigs() (list []unsupportedFeature) {
 	all := admin.QueueConfig{
@@ -177,7 +177,7 @@ func requireUsable(t *testing.T, k *client.Client) {
 // limitedBytes are the sizes of the bodies that newLimited publishes.
 var limitedBytes = []int{10, 5000}
 
-// newLimited creates a queue with a byte limit, a small message and a large one.
+// newLimited creates a queue with a byte limit, a small message and a large message.
 func newLimited(t *testing.T, k *client.Client, name string) {
 	t.Helper()
 	_, _, err := admin.New(k).CreateQueue(limited(t), name, admin.CreateQueueOptions{

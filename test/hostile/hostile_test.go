@@ -182,7 +182,7 @@ func mayOpen(t *testing.T) int {
 	return max(n, 10)
 }
 
-// own returns the name of a node's separate file, or "" if none is configured.
+// own appends the name of a node to the name of a file. If file is empty, own returns "".
 func own(file, node string) string {
 	if file == "" {
 		return ""

@@ -18,7 +18,7 @@ const (
 	RuleLost Rule = "lost"
 	// RuleDuplicate means that a message is stored more than once, or that two messages have the same sequence.
 	RuleDuplicate Rule = "doubled"
-	// RuleMoved means that a message is stored under another sequence, or in another queue, than acknowledged to its
+	// RuleMoved means that the sequence or the queue of a stored message differs from the acknowledgement to its
 	// publisher.
 	RuleMoved Rule = "moved"
 	// RuleOrder means that messages are stored or delivered in a wrong order. For example, a message was sent after
