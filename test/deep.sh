@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs the deep tier (build tag deep), one suite at a time, each with its own timeout, and lists the failed ones.
+# Runs the deep tier (build tag deep), one suite at a time, each with a separate timeout, and lists the failed suites.
 # LOCKSTEP_CHAOS=30m, LOCKSTEP_MATRIX=all, LOCKSTEP_SEED and the other variables of the suites apply.
 # Usage: deep.sh [SUITE...], such as `deep.sh ./test/chaos`
 set -uo pipefail

@@ -48,7 +48,7 @@ if [[ -z $binary ]]; then
   CGO_ENABLED=0 run go build -o "$binary" ./cmd/lockstep
 fi
 
-# Free ports.
+# Prints a free port.
 free_port() {
   local port
   while :; do

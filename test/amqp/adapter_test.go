@@ -54,7 +54,7 @@ type outcome struct {
 	Text    string `json:"text"`
 }
 
-// result has the fields of all responses.
+// result contains the fields of all kinds of responses.
 type result struct {
 	Results  []outcome  `json:"results"`
 	Messages []*message `json:"messages"`
@@ -77,7 +77,7 @@ type adapter struct {
 	pending map[uint64]chan answer
 }
 
-// startAdapter starts a process of the client under test, which ends with the test.
+// startAdapter starts a process with the client under test, which ends with the test.
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)

@@ -143,7 +143,7 @@ func fullQueue(r *run) {
 	require.Equal(r.t, "m3", r.take(ofC))
 }
 
-// outcomes: released messages are redelivered, failed deliveries are counted.
+// outcomes: released messages are redelivered, and failed deliveries are counted.
 func outcomes(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)
@@ -356,7 +356,7 @@ func noLocal(r *run) {
 	r.quiet(ofC)
 }
 
-// requestAndReply: the reply is delivered to the temporary queue that the request contains.
+// requestAndReply: the reply is delivered to the temporary queue in the request's reply-to field.
 func requestAndReply(r *run) {
 	q := r.queue("", nil)
 	r.open("c", nil)

@@ -111,7 +111,7 @@ func (p *resender) fill() {
 	}
 }
 
-// take receives and records the response of the oldest request.
+// take receives and records the response to the oldest request in flight.
 func (p *resender) take() {
 	p.t.Helper()
 	if len(p.inFlight) == 0 {

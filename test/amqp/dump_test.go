@@ -20,7 +20,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// perform runs the case. If it fails, perform logs the state of the client and of both nodes, and restarts the nodes.
+// perform runs the case one. If it fails, perform logs the state of the client and of both nodes, and restarts the
+// nodes.
 func (r *run) perform(one func(*run)) {
 	defer func() {
 		if r.t.Failed() {
@@ -93,7 +94,7 @@ func readFrom(name string, offset int64) ([]byte, error) {
 	return io.ReadAll(f)
 }
 
-// tail is the end of an output.
+// tail retains the end of an output.
 type tail struct {
 	mu sync.Mutex // guards b
 	b  []byte

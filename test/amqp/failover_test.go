@@ -107,9 +107,9 @@ func killWhilePublishing(r *run) {
 	r.killWhilePublishingTo(r.queue("", nil))
 }
 
-// killUnderDedup: messages that the client resends after a failover are stored once, by their message IDs. In every
-// second attempt, the standby is stopped first, so that it stores messages that the active has not accepted.
-// LOCKSTEP_AMQP_KILLS sets the number of attempts.
+// killUnderDedup: messages that the client resends after a failover are stored once, because the queue deduplicates
+// them by message ID. In every second attempt, the standby is stopped first, so that it stores messages that the
+// active has not accepted. LOCKSTEP_AMQP_KILLS sets the number of attempts.
 func killUnderDedup(r *run) {
 	q := r.queue("", &pb.QueueConfig{DedupWindow: durationpb.New(time.Hour)})
 	r.open("c", nil)
@@ -338,9 +338,9 @@ func (r *run) stage(tx, k request, out string, each int) (n int, good bool) {
 	return n, true
 }
 
-// killInCommit: a commit in flight when the active is killed is either executed or not. The client receives the result,
-// or an unknown outcome. In every second attempt, the standby is stopped first, so that the commit waits. The standby
-// then executes the part that it received before the active was killed.
+// killInCommit: a commit in flight when the active is killed is either executed or not. The client receives the
+// result, or an unknown outcome. In every second attempt, the standby is stopped first, so that the commit waits. The
+// standby then executes the part that it received before the active was killed.
 func killInCommit(r *run) {
 	in, out := r.queue(".in", nil), r.queue(".out", nil)
 	r.inSync(r.t)

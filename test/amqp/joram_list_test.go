@@ -19,8 +19,8 @@ import (
 //go:embed testdata/joram.txt
 var joramList string
 
-// joramTests returns the reason for the exclusion of each listed test that is selected; "" if it must pass. Without
-// parts of names, all tests are selected.
+// joramTests returns the reason for the exclusion of each selected test by name, or "" if the test must pass. It
+// selects the tests with one of the parts in their names, or all tests if parts is empty.
 func joramTests(list string, parts []string) map[string]string {
 	all := map[string]string{}
 	for line := range strings.Lines(list) {

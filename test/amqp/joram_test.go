@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// Of Joram's JMS tests, all pass with a pair and Qpid JMS 1.x, except those that testdata/joram.txt excludes.
+// All of Joram's JMS tests pass with a pair and Qpid JMS 1.x, except those that testdata/joram.txt excludes.
 // LOCKSTEP_JORAM is the command of Joram.java, to which the pair's URL is appended, and LOCKSTEP_JORAM_JAR is the
 // jar with the tests. LOCKSTEP_JORAM_ONLY selects tests by parts of their names.
 func TestJoram(t *testing.T) {

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 # Runs third-party AMQP 1.0 clients through test/amqp, on a real pair: Qpid JMS 1.x and 2.x, Qpid Proton for Python,
 # rhea and Azure/go-amqp. Some cases kill the active. The script also runs Joram's JMS tests and a Spring application.
-# Downloads from Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. A
-# client whose language or packages are missing is skipped and listed; if all others pass, the exit code is then 3.
+# Downloads from Maven Central, PyPI and npm are cached in LOCKSTEP_AMQP_CACHE, by default ~/.cache/lockstep-amqp. If the
+# language or the packages of a client are missing, the client is skipped and listed. If all other clients pass, the exit
+# code is then 3.
 # Usage:
 #   test/amqp/run.sh                    everything
 #   test/amqp/run.sh rhea joram         only these: go-amqp, qpid-jms-1, qpid-jms-2, proton-python, rhea, joram, spring
@@ -53,7 +54,7 @@ jars() {
   find "$sources" -name '*.properties' -exec cp {} "$cache/classes-$profile" \;
   touch "$dir/.$stamp"
 }
-java_command() { # -XX: limits JIT compilation for a short-lived JVM
+java_command() { # the -XX options limit JIT compilation and garbage collection for a short-lived JVM
   echo "java -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xmx256m -cp $cache/$1/*:$cache/classes-$1 $2"
 }
 

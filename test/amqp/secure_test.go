@@ -169,5 +169,5 @@ func (s *secured) refused(r *run) {
 	require.Regexp(r.t, "(?i)unauthorized.access|sasl.*auth|auth.*fail|security", failed)
 }
 
-// failsOver: the token is valid on the other node as well.
+// failsOver: after the active is killed, the client continues with its token on the other node.
 func (s *secured) failsOver(r *run) { r.killWhilePublishingTo(r.name) }

@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// A Spring application with Qpid JMS continues when the active is killed: messages moved by its listener in transacted
+// A Spring application with Qpid JMS continues when the active is killed. Messages moved by its listener in transacted
 // sessions are stored exactly once, and all messages sent by its template are stored. LOCKSTEP_SPRING is the command
 // of Spring.java, to which the pair's URL is appended.
 func TestSpring(t *testing.T) {

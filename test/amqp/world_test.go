@@ -128,13 +128,13 @@ func (w *world) active(t *testing.T) *harness.Node {
 	return active
 }
 
-// queues returns the gRPC service of the active node.
+// queues returns a client for the queue service of the active node.
 func (w *world) queues(t *testing.T) pb.QueueServiceClient {
 	t.Helper()
 	return pb.NewQueueServiceClient(w.active(t).Conn())
 }
 
-// create creates a queue without the client under test.
+// create creates a queue over gRPC.
 func (w *world) create(t *testing.T, req *pb.CreateQueueRequest) {
 	t.Helper()
 	_, err := w.queues(t).CreateQueue(t.Context(), req)

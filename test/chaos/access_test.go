@@ -157,7 +157,7 @@ func notActive(err error) bool {
 	})
 }
 
-// change grants access to new principals, and revokes the access of every second one.
+// change grants access to new principals, and revokes the access of every second principal.
 func (d *accessChanger) change(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
 		g := &grant{name: fmt.Sprintf("guest-%d", i), byToken: i%4 == 0}

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// The clocks of nodes and coordinator jump by an hour or a month, forwards and back, under load and with busy disks. No
-// role changes, no node leaves the in-sync set, publishes continue, and no acknowledged message is lost. Clock
+// The clocks of nodes and coordinator jump by an hour or a month, forward and back, under load and with busy disks.
+// No role changes, no node leaves the in-sync set, publishes continue, and no acknowledged message is lost. Clock
 // differences are reported. Failover, start and rejoin work with incorrect clocks.
 func TestClockJumps(t *testing.T) {
 	if !required(needsFaultclock) && !fullMatrix() {
@@ -75,7 +75,7 @@ type clockJumper struct {
 	w *cluster.Workload
 }
 
-// jump sets clocks forwards or back, and then restores them. It checks that the pair is not affected.
+// jump sets clocks forward or back, and then restores them. It checks that the pair is not affected.
 func (c *clockJumper) jump(by time.Duration, machines ...machine) {
 	t := c.t
 	active, _ := inSync(t, c.p)

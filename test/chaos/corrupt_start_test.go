@@ -55,7 +55,7 @@ func flipped(at int) func(raw []byte) []byte {
 	}
 }
 
-// corruptions returns all kinds of corruption of all files.
+// corruptions returns the kinds of corruption that the tests apply.
 func corruptions() []corruption {
 	return []corruption{
 		{"page.db zeroed", inData("page.db", func(raw []byte) []byte { return make([]byte, len(raw)) })},
@@ -89,7 +89,7 @@ func corruptions() []corruption {
 	}
 }
 
-// corruptionRounds returns a random selection of the corruptions, or all of them if LOCKSTEP_MATRIX=all.
+// corruptionRounds returns four random kinds of corruption, or all kinds if LOCKSTEP_MATRIX=all.
 func corruptionRounds(rng *rand.Rand) []corruption {
 	all := corruptions()
 	if os.Getenv("LOCKSTEP_MATRIX") == "all" {
@@ -165,9 +165,9 @@ func corruptOne(t *testing.T, p *cluster.Pair, w *cluster.Workload, h corruption
 	require.NoError(t, err, label)
 }
 
-// Files of the only node with all messages are corrupt. The node does not serve, and reports the cause and the action.
-// The other node does not serve either. After the files were restored as in docs/explanation/maintenance.md, the node
-// serves, and nothing is lost.
+// Files are corrupt on the only node that has all messages. This node does not serve, and reports the cause and the
+// required action. The other node does not serve either. After the files are restored as in
+// docs/explanation/maintenance.md, the node serves, and nothing is lost.
 func TestCorruptFilesOfActiveAlone(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)

@@ -32,8 +32,8 @@ func killActive(t *testing.T, p *cluster.Pair) {
 	inSync(t, p)
 }
 
-// A schedule with an interval of a second publishes each occurrence exactly once while the active is killed repeatedly.
-// LOCKSTEP_SCHEDULE=20m sets the duration, and LOCKSTEP_KILL_EVERY=30s the interval of the kills.
+// A schedule with an interval of one second publishes each occurrence exactly once while the active is killed
+// repeatedly. LOCKSTEP_SCHEDULE=20m sets the duration, and LOCKSTEP_KILL_EVERY=30s the interval of the kills.
 func TestScheduleUnderKills(t *testing.T) {
 	t.Parallel() // mostly idle
 	limit, err := cluster.FromEnv("LOCKSTEP_SCHEDULE", time.Minute, time.ParseDuration)

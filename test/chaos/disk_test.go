@@ -131,7 +131,8 @@ func TestStalledStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Disk operations that are slow, but faster than the timeout, change no roles and remove no node from the in-sync set.
+// Disk operations that are slow, but faster than the timeout, change no roles and remove no node from the in-sync
+// set.
 func TestSlowDisk(t *testing.T) {
 	// The timeouts are so long that a slow node is not treated as failed.
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
@@ -156,7 +157,7 @@ func TestSlowDisk(t *testing.T) {
 }
 
 // Both nodes repeatedly lose power together under load. Unsynced data is lost, except for pages that the disk wrote
-// itself. No acknowledged message is lost.
+// before an fsync. No acknowledged message is lost.
 func TestPowerCut(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: map[string]string{
@@ -185,8 +186,8 @@ func TestPowerCut(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Reads of the page file on the active fail, or return a flipped bit. The data is fetched from the other node, and no
-// client receives an error.
+// Reads of the page file on the active fail, or return a flipped bit. The active fetches the data from the standby,
+// and no client receives an error.
 func TestFailedRead(t *testing.T) {
 	s := seed(t)
 	for name, rule := range map[string]faultdisk.Rule{
@@ -215,8 +216,8 @@ func TestFailedRead(t *testing.T) {
 	}
 }
 
-// Bits flip in log writes of the standby, which does not read its log while it is running. After a restart, the standby
-// detects the corruption, and fetches the affected part, or everything, from the active.
+// Bits flip in log writes of the standby, which does not read its log while it is running. After a restart, the
+// standby detects the corruption, and fetches the affected part, or everything, from the active.
 func TestFlippedLog(t *testing.T) {
 	s := seed(t)
 	p := startBreakable(t, cluster.Options{Settings: steady()})

@@ -255,7 +255,7 @@ func TestDrain(t *testing.T) {
 	}
 }
 
-// drainRepeatedly stops the victim of a case in each round.
+// drainRepeatedly stops the victim of a case in each round, and checks the duration, the pauses and the errors.
 func drainRepeatedly(t *testing.T, p *cluster.Pair, c *drainClients, s drainCase, rounds int) {
 	t.Helper()
 	var pauses []time.Duration
@@ -338,8 +338,9 @@ func TestDrainStandalone(t *testing.T) {
 	}
 }
 
-// A draining node without a successor stores and acknowledges all publishes that it accepted before the stop, pipelined
-// or not. Later publishes are rejected and not stored, so the number of messages equals the number of acknowledgements.
+// A draining node without a successor stores and acknowledges all publishes that it accepted before the stop,
+// pipelined or not. Later publishes are rejected and not stored, so the number of messages equals the number of
+// acknowledgements.
 func TestDrainAcknowledgesAcceptedPublishes(t *testing.T) {
 	_, n := standalone(t, nil)
 	var acknowledged atomic.Int64

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A failover uses the second etcd endpoint while the first one accepts connections and requests, but never responds.
-// The test logs the failover time with one and with two healthy endpoints.
+// A failover uses the second etcd endpoint while the first endpoint accepts connections and requests, but never
+// responds. The test logs the failover time with one and with two healthy endpoints.
 func TestFailoverWithSilentEtcdEndpoint(t *testing.T) {
 	const rounds = 4
 	etcd, err := embedded.Start(t.Context(), embedded.Options{Dir: t.TempDir(), UnsafeNoFsync: true})

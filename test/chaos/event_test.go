@@ -55,7 +55,7 @@ func (e *events) role(to failover.Role, codes ...failover.Code) cluster.Event {
 	return e.wait(cluster.EventRole, codes, func(x cluster.Event) bool { return x.Is("to", to.String()) })
 }
 
-// dropped waits until a standby is dropped from the in-sync set, and then until the other node is RoleActiveAlone.
+// dropped waits until the node drops its standby from the in-sync set, and then until it changes to RoleActiveAlone.
 func (e *events) dropped(codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	found := e.wait(cluster.EventDropped, codes, nil)
@@ -63,7 +63,7 @@ func (e *events) dropped(codes ...failover.Code) cluster.Event {
 	return found
 }
 
-// takeovers waits until the node became a candidate with one of the codes, and then the active.
+// takeovers waits until the node changes to RoleCandidate and then to RoleActivating, each with one of the codes.
 func (e *events) takeovers(codes ...failover.Code) cluster.Event {
 	e.t.Helper()
 	candidate := e.role(failover.RoleCandidate, codes...)
@@ -78,7 +78,7 @@ func (e *events) condition(kind conditions.Kind) cluster.Event {
 	return e.wait(cluster.EventCondition, nil, func(x cluster.Event) bool { return x.Is("condition", string(kind)) })
 }
 
-// never requires that the node changed to none of the roles between the current event and a position in its log.
+// never requires that the node changed to none of the roles between the last match and the log position until.
 func (e *events) never(until int, roles ...failover.Role) {
 	e.t.Helper()
 	ctx, cancel := context.WithCancel(e.t.Context())
@@ -92,7 +92,7 @@ func (e *events) never(until int, roles ...failover.Role) {
 	}
 }
 
-// activeRoles returns the roles of a node that has the active role or is about to take it.
+// activeRoles returns the roles of a node that is active or is becoming active.
 func activeRoles() []failover.Role {
 	return []failover.Role{
 		failover.RoleCandidate, failover.RoleActivating, failover.RoleActive, failover.RoleActiveAlone,

@@ -22,9 +22,9 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// The active continues without its standby, and is then lost. The standby takes over only after a forced failover. The
-// old active returns as standby, and the messages that only it had acknowledged are saved to a file, which dump-log
-// reads.
+// The active continues without its standby, and is then lost. The standby takes over only after a forced failover.
+// The old active returns as standby, and the messages that only it had acknowledged are saved to a file, which
+// dump-log reads.
 func TestForcedFailover(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
@@ -36,7 +36,7 @@ func TestForcedFailover(t *testing.T) {
 		// A killed process loses all changes that it applied after the last checkpoint. When it returns, that part of its
 		// log is truncated.
 		{"killed", false, (*cluster.Node).Kill, (*cluster.Node).Start},
-		// A frozen process has applied its whole log, and continues as active until it detects the change. It then
+		// A frozen process has applied its whole log, and continues as active until it detects the failover. It then
 		// requires a snapshot.
 		{"frozen", false, (*cluster.Node).Pause, (*cluster.Node).Wake},
 		// The quorum is the witness and the remaining node.

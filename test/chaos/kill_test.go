@@ -84,7 +84,7 @@ type killer struct {
 	pins     *pins
 	rng      *rand.Rand
 	kinds    []inject
-	deck     []inject // faults to inject once before the random ones
+	deck     []inject // faults to inject once before the random faults
 	injected tally
 	asked    sync.WaitGroup // requests in flight
 	// failover contains, for each kill of the active of a pair in sync, the time to the next acknowledgement.
@@ -170,7 +170,7 @@ func (k *killer) round() {
 	k.injected.count(x.name)
 }
 
-// draw returns the next fault of the deck or, if the deck is empty, a random one.
+// draw returns the next fault of the deck or, if the deck is empty, a random fault.
 func (k *killer) draw() inject {
 	if len(k.deck) > 0 {
 		x := k.deck[0]

@@ -3,7 +3,8 @@
 //go:build unix && deep
 
 // Package chaos injects faults into real pairs of nodes. A client records its history, and a checker verifies every
-// response in it (see test/cluster and test/harness/historycheck). The tests are short by default, and run longer with
+// response in it (see test/cluster and test/harness/historycheck). The tests are short by default, and run longer
+// with
 //
 //	LOCKSTEP_CHAOS=30m    kill nodes for this duration
 //	LOCKSTEP_ROUNDS=500   or for this number of rounds
@@ -33,7 +34,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// bound limits each wait. It is not a performance goal: a test that exceeds it waits for an event that does not occur.
+// bound limits each wait. It is not a performance goal: a test that exceeds it waits for an event that does not
+// occur.
 const bound = 3 * time.Minute
 
 // Binaries and state, created once for all tests of the process.
@@ -75,7 +77,7 @@ func run(m *testing.M) int {
 // CPU.
 const pairsAtOnce = 6
 
-// manyAtOnce sets the number of parallel tests, unless -parallel is given.
+// manyAtOnce sets the number of parallel tests if -parallel is not given.
 func manyAtOnce() error {
 	flag.Parse()
 	logged := false
@@ -118,7 +120,7 @@ func clockBinary(t *testing.T) string {
 	return b
 }
 
-// startWith is like start, but uses a given binary.
+// startWith is like start, but uses the binary in o.
 func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	t.Helper()
 	parent := os.Getenv("LOCKSTEP_KEEP")
@@ -149,8 +151,8 @@ func startWith(t *testing.T, o cluster.Options) *cluster.Pair {
 	return p
 }
 
-// steady returns settings with which a slow node is not treated as failed, for tests that automatic role changes would
-// disturb. A killed process or a lost disk is still detected immediately.
+// steady returns settings with which a slow node is not treated as failed, for tests that automatic role changes
+// would disturb. A killed process or a lost disk is still detected immediately.
 func steady() map[string]string {
 	return map[string]string{"failover.timeout": "10s", "failover.drop-timeout": "8s"}
 }
@@ -207,7 +209,7 @@ func acked(t *testing.T, w *cluster.Workload) {
 }
 
 // ackedSince waits for an acknowledgement received after a time of the history, from a node other than notBy (nil:
-// any), and returns its delay.
+// any), and returns the time between the two.
 func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *cluster.Node) time.Duration {
 	t.Helper()
 	address := "none"
@@ -223,8 +225,8 @@ func ackedSince(t *testing.T, w *cluster.Workload, since time.Duration, notBy *c
 	return at - since
 }
 
-// verify ends the workload, and reports all violations found by the checker as test failures. The pair must be able to
-// serve.
+// verify ends the workload, and reports all violations found by the checker as test failures. The pair must be able
+// to serve.
 func verify(t *testing.T, p *cluster.Pair, w *cluster.Workload) {
 	t.Helper()
 	inSync(t, p)

@@ -29,7 +29,7 @@ const (
 	// backlogSubs is the number of subscriptions that retain every message of the backlog. Each message is stored only
 	// once.
 	backlogSubs = 8
-	// backlogProducer is the producer in the bodies; the workloads use 1, 2, 3, …
+	// backlogProducer is the producer number in the message bodies; the workloads use 1, 2, 3, …
 	backlogProducer = 1 << 20
 	// loadFactor limits the size of page.db relative to its messages. The excess contains unused page ends, the index,
 	// free pages and new messages. A file with a copy per subscription would be backlogSubs times as large.
@@ -45,7 +45,7 @@ type backlog struct {
 	bytes    uint64
 }
 
-// fillBacklog publishes messages of many sizes up to the given number of bytes.
+// fillBacklog publishes messages of many sizes until their bodies have at least the given number of bytes.
 func fillBacklog(t *testing.T, p *cluster.Pair, bytes int, seed uint64) *backlog {
 	t.Helper()
 	c, err := p.NewClient(t.Context())
@@ -118,8 +118,8 @@ func checkFiles(t *testing.T, p *cluster.Pair, pageSize [2]uint32) {
 	}
 }
 
-// onlyPageFile waits until a node has one page.db and no page.db_new. The file of a canceled rewrite is removed in the
-// background.
+// onlyPageFile waits until a node has one page.db and no page.db_new. The file of a canceled rewrite is removed in
+// the background.
 func onlyPageFile(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	var names []string

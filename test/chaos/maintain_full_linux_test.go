@@ -27,18 +27,20 @@ const (
 	fullFill = 48 << 20
 	// fullDisk is the size of the disk: page.db, page.db_new, page.db_old and the log fit.
 	fullDisk = "size=640m"
-	// Before a rewrite, the free space suffices for replication, but not for another page file. During a rewrite, the free
-	// space is below the half segment at which replication stops, so the standby leaves until space is available.
+	// Before a rewrite, the free space suffices for replication, but not for another page file. During a rewrite, the
+	// free space is below half a segment, so replication stops, and the standby leaves the in-sync set until space is
+	// available.
 	leftBefore = 30 << 20
 	leftMiddle = 1 << 20
 )
 
 // The disk has too little space before a rewrite, or fills up during it. In the first case, the plan fails with the
-// sizes in its reason, and page.db is unchanged. In the second case, the standby stops replication, and the plan
-// continues when space is available: the rewrite stops, or finishes in the space that it has allocated. Nothing is
-// lost. With enough space, the next plan succeeds.
+// sizes in its reason, and page.db is unchanged. In the second case, the rewrite stops, or finishes in the space that
+// it has allocated. The standby stops replication, and the plan continues when space is available. Nothing is lost.
+// With enough space, the next plan succeeds.
 //
-// The test is skipped if the process may not mount a small disk. The tests of package store fill a simulated disk.
+// The test is skipped if the process is not permitted to mount a small disk. The tests of package store fill a
+// simulated disk.
 func TestResizeDiskFull(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()
@@ -158,7 +160,7 @@ func smallDisk(t *testing.T, n *cluster.Node) (fill func(left int64), free func(
 	require.NoError(t, err, "%s", out)
 	require.NoError(t, n.Start())
 	filler := filepath.Join(dir, "filler")
-	fill = func(left int64) { // also called by other goroutines than the test's
+	fill = func(left int64) { // also called by goroutines other than the test's
 		err := extend(dir, filler, left)
 		for retries := 0; err != nil && retries < 1000; retries++ { // the node uses some space concurrently
 			err = extend(dir, filler, left)

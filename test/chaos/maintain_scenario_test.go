@@ -138,7 +138,7 @@ func pageSize(t *testing.T, n *cluster.Node) uint32 {
 	return s.GetStore().GetPageSize()
 }
 
-// hasLogged reports whether a node has logged a text after its log had the given number of bytes.
+// hasLogged reports whether a node's log contains a text after the offset since.
 func hasLogged(t *testing.T, n *cluster.Node, text string, since int) bool {
 	t.Helper()
 	b, err := os.ReadFile(n.LogFile())
@@ -189,8 +189,8 @@ func (r *rolling) noFault(t *testing.T, w *cluster.Workload) {
 	}
 }
 
-// activeKilled: the standby cancels its rewrite, applies its backlog and takes over, in a time that does not depend on
-// the store size. The plan continues when the killed node is running again.
+// activeKilled: the standby cancels its rewrite, applies its backlog and takes over, in a time that does not depend
+// on the store size. The plan continues when the killed node is running again.
 func (r *rolling) activeKilled(t *testing.T, w *cluster.Workload) {
 	plan, size, active, standby := r.resize(t, rewriteSlow)
 	begun := logSize(t, standby)
@@ -356,7 +356,7 @@ func (r *rolling) corruptPage(t *testing.T, w *cluster.Workload) {
 	acked(t, w)
 }
 
-// flipBit flips a bit at each occurrence of some bytes in a file.
+// flipBit flips a bit in each occurrence of want in a file.
 func flipBit(t *testing.T, name string, want []byte) {
 	t.Helper()
 	b, err := os.ReadFile(name)
@@ -367,8 +367,8 @@ func flipBit(t *testing.T, name string, want []byte) {
 	require.NoError(t, os.WriteFile(name, bytes.ReplaceAll(b, want, flipped), 0o640))
 }
 
-// A node has completed its part of a plan, and is then down for so long that it requires a snapshot of the other
-// node, which has the old page size. The node repeats its part.
+// A node has completed its part of a plan, and is then down until it requires a snapshot. The snapshot of the other
+// node has the old page size, so the node repeats its part.
 func TestSnapshotUndoesResize(t *testing.T) {
 	t.Parallel() // mostly idle
 	settings := maintenanceSettings()

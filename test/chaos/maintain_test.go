@@ -26,13 +26,13 @@ const (
 	maintainPlans      = 4
 	maintainPlansShort = 1
 	maintainTime       = 20 * time.Second
-	// maintainFill is the size of the queues, and maintainRate the copy rate. They determine the duration of a
+	// maintainFill is the size of the backlog, and maintainRate the copy rate. They determine the duration of a
 	// rewrite, during which faults can interrupt it.
 	maintainFill = 32 << 20
 	maintainRate = "16MiB"
 	// planBound limits the duration of a plan after the last kill.
 	planBound = 90 * time.Second
-	// triggerBound limits the wait for a moment of a plan. Afterwards, the node is killed regardless.
+	// triggerBound limits the wait for a moment of a plan. If the moment does not occur, the fault is injected anyway.
 	triggerBound = 4 * time.Second
 )
 
@@ -66,16 +66,16 @@ func maintenanceSettings() map[string]string {
 }
 
 // Rolling resizes and compactions under load complete although the active, the standby or both are killed, or etcd is
-// stopped, at random moments. Each plan finishes automatically: both nodes have the page size, a single page.db, and no
-// incomplete files of a rewrite. Every page is valid, shared messages are stored once, and no acknowledged message is
-// lost, duplicated or reordered.
+// stopped, at random moments. Each plan finishes automatically: both nodes have the page size, a single page.db, and
+// no incomplete files of a rewrite. Every page is valid, shared messages are stored once, and no acknowledged message
+// is lost, duplicated or reordered.
 func TestChaosMaintenance(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
 	rng := rand.New(rand.NewPCG(s, 3))
 	plans, limit := plansLength(t)
 	settings := maintenanceSettings()
-	// With the small value, a standby that was down for long receives a snapshot with the page size of the active.
+	// With 64KiB, a standby that was down for long receives a snapshot with the page size of the active.
 	settings["wal.segment-bytes"], settings["maintenance.rewrite-rate"] = "1MiB", maintainRate
 	settings["wal.keep-bytes"] = []string{"64KiB", "16MiB"}[rng.IntN(2)]
 	t.Logf("wal.keep-bytes: %s", settings["wal.keep-bytes"])
@@ -211,7 +211,7 @@ func finishing(s *pb.GetStatusResponse) bool {
 	}
 }
 
-// planOf returns the plan as reported by the active, or else by the other node.
+// planOf returns the plan that the active reports. If no node is active, it returns the plan of a or, if nil, of b.
 func planOf(a, b *pb.GetStatusResponse) *pb.Plan {
 	for _, s := range []*pb.GetStatusResponse{a, b} {
 		if s.GetRole() == pb.Role_ROLE_ACTIVE || s.GetRole() == pb.Role_ROLE_ACTIVE_ALONE {
@@ -298,7 +298,7 @@ func (m *maintainer) hit() {
 	}
 }
 
-// withoutEtcd stops etcd for a while, and may kill a node in the meantime.
+// withoutEtcd stops etcd for a while. If victim is not nil, it kills this node in the meantime.
 func (m *maintainer) withoutEtcd(victim *cluster.Node) {
 	m.injected.count("etcd")
 	m.w.History().Note("stop etcd")

@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// matrixStall is the disk.stall-timeout of the matrix. It is shorter than faultTime, so that a stalled disk changes the
-// role before the disk recovers.
+// matrixStall is the disk.stall-timeout of the matrix. It is shorter than faultTime, so that a stalled disk changes
+// the role before the disk recovers.
 const matrixStall = "500ms"
 
 // diskFaults returns the disk faults of TestFaultMatrix.
@@ -89,7 +89,8 @@ func (m *matrix) diskFaulty(t *testing.T, n *cluster.Node) bool {
 	return len(hits) > 0 && !slices.Contains(hits, 0)
 }
 
-// failSync makes an fsync fail, so that the node exits. It works in every role, because every role syncs.
+// failSync makes an fsync fail, so that the node exits, and reports whether the node logged the error. It works in
+// every role, because every role syncs.
 func (m *matrix) failSync(t *testing.T, n *cluster.Node, s faultdisk.State) bool {
 	since := logSize(t, n)
 	m.breakDisk(t, n, s)
@@ -138,7 +139,7 @@ func (m *matrix) flipBits(t *testing.T) bool {
 	return injected
 }
 
-// supervise restarts a node that exits, until the pair is in sync. Unusable data, such as the index of a newly
+// supervise restarts nodes that exit, until the pair is in sync. Unusable data, such as the index of a newly
 // installed snapshot, stops a node, and is quarantined at the next start.
 func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	t.Helper()
@@ -158,7 +159,8 @@ func (m *matrix) supervise(t *testing.T, n *cluster.Node) {
 	}, bound, time.Millisecond)
 }
 
-// powerCut cuts the power of both nodes together. Unsynced data is lost, except for pages that the disk wrote itself.
+// powerCut cuts the power of both nodes together. Unsynced data is lost, except for pages that the disk wrote before
+// an fsync.
 func (m *matrix) powerCut(t *testing.T) bool {
 	held := faultdisk.State{
 		Hold: true, Leak: []float64{0, 0.5, 0.9}[m.rng.IntN(3)], Seed: m.rng.Uint64(),

@@ -228,7 +228,7 @@ func (m *matrix) cell(t *testing.T, ph phase, f fault) {
 	require.NoError(t, w.Cleanup(limited(t)))
 }
 
-// repair starts stopped processes and ends the work that a phase started.
+// repair starts stopped nodes, waits until the pair is in sync, and cancels a plan that a phase started.
 func (m *matrix) repair(t *testing.T) {
 	t.Helper()
 	for _, n := range m.p.Nodes() {

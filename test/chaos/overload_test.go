@@ -24,10 +24,10 @@ import (
 // overloadFactor is the number of busy programs per CPU, in addition to the pair.
 const overloadFactor = 4
 
-// With four busy programs per CPU, for the duration LOCKSTEP_OVERLOAD ("1h"), a pair with default settings performs no
-// failover and loses no acknowledged message. Delays of a healthy node are injected repeatedly: a process is stopped
-// for 100 ms, or syncs take 300 ms for a while. Dropped standbys are counted: they do not affect clients, but the pair
-// has no redundancy for a while.
+// With four busy programs per CPU, for the duration LOCKSTEP_OVERLOAD ("1h"), a pair with default settings performs
+// no failover and loses no acknowledged message. Delays of a healthy node are injected repeatedly: a process is
+// stopped for 100 ms, or syncs take 300 ms for a while. Dropped standbys are counted: they do not affect clients, but
+// the pair has no redundancy for a while.
 func TestOverload(t *testing.T) {
 	limit, err := cluster.FromEnv("LOCKSTEP_OVERLOAD", 0, time.ParseDuration)
 	require.NoError(t, err)
@@ -61,7 +61,7 @@ func startBusyLoop(t *testing.T) {
 	})
 }
 
-// overload injects delays of healthy nodes and checks that no node is treated as failed.
+// overload injects delays into healthy nodes, and checks that no node is treated as failed.
 type overload struct {
 	t        *testing.T
 	p        *cluster.Pair

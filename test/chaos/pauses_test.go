@@ -27,8 +27,8 @@ import (
 )
 
 // plain is a minimal client that uses only the .proto files and grpc-go. It publishes synchronously, and retries each
-// message under its sequence until a node acknowledges it: at the address in a NotActive error, or at the other node
-// after a transport error.
+// message with the same sequence until a node acknowledges it. After a NotActive error, it retries at the address in
+// the error, and after a transport error, at the other node.
 type plain struct {
 	t        *testing.T
 	address  [2]string
@@ -72,7 +72,7 @@ func (c *plain) publish(ctx context.Context) {
 	}
 }
 
-// selectNode selects the node for the next attempt, depending on the error of the last one.
+// selectNode selects the node for the next attempt, depending on the error of the last attempt.
 func (c *plain) selectNode(err error) {
 	st := status.Convert(err)
 	for _, d := range st.Details() {
@@ -125,8 +125,8 @@ func (c *plain) pause(trigger func()) (longest time.Duration, redirects, broken 
 // pausesAreStrict reports whether a pause above its goal fails the test, which requires an otherwise idle machine.
 func pausesAreStrict() bool { return os.Getenv("LOCKSTEP_PAUSES") == "strict" }
 
-// TestPublishPauses measures a client's publish pause when the active is stopped (SIGTERM), hands over its role, or is
-// killed, and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2. With
+// TestPublishPauses measures a client's publish pause when the active is stopped (SIGTERM), hands over its role, or
+// is killed, and checks the reason of the takeover. LOCKSTEP_ROUNDS is the number of rounds, default 2. With
 // LOCKSTEP_PAUSES=strict, the test fails if a median exceeds its goal, or if the client receives an error during a
 // stop or switchover. On a busy machine, the client may detect a stopping node too late. test/timing checks both
 // exactly, in simulated time.
@@ -135,7 +135,7 @@ func TestPublishPauses(t *testing.T) {
 	switched := []failover.Code{failover.CodeSwitchover}
 	settings := map[string]string{"log.level": "info"}
 	if !pausesAreStrict() {
-		maps.Copy(settings, steady()) // otherwise a standby without CPU time is dropped, and cannot take the role
+		maps.Copy(settings, steady()) // otherwise a standby without CPU time is dropped, and cannot become active
 	}
 	for _, coordinator := range []string{"etcd", "raft"} {
 		t.Run(coordinator, func(t *testing.T) {

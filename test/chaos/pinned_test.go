@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	// pinnedFirst is the first number of a producer that is pinned to a node; a workload uses lower numbers.
+	// pinnedFirst is the number of the first producer that is pinned to a node; a workload uses lower numbers.
 	pinnedFirst = 1000
 	// pinnedPace is the interval between two messages of one producer, and pinnedTimeout its response timeout.
 	pinnedPace, pinnedTimeout = 10 * time.Millisecond, 400 * time.Millisecond
@@ -50,7 +50,7 @@ type pinnedAck struct {
 	sent, done time.Duration
 }
 
-// pin starts publishing to some nodes, to a queue of a workload.
+// pin starts publishing to a queue of a workload, on each of the given nodes.
 func pin(t *testing.T, w *cluster.Workload, queue string, nodes ...*cluster.Node) *pins {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -23,8 +23,8 @@ const (
 	raftTime   = 25 * time.Second
 )
 
-// TestChaosRaft is like TestChaosKill, but the coordinator is a raft quorum of the two nodes and a witness. Faults also
-// affect the witness.
+// TestChaosRaft is like TestChaosKill, but the coordinator is a raft quorum of the two nodes and a witness. Faults
+// also affect the witness.
 func TestChaosRaft(t *testing.T) {
 	t.Parallel() // mostly idle
 	rounds, limit := length(t)
@@ -39,8 +39,8 @@ func TestChaosRaft(t *testing.T) {
 	k.run(s, rounds, limit)
 }
 
-// A pair in sync continues without a quorum, but changes no roles. Without its standby, the active blocks until a voter
-// returns.
+// A pair in sync continues without a quorum, but changes no roles. Without its standby, the active blocks until a
+// voter returns.
 func TestRaftWithoutWitness(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -74,7 +74,7 @@ func TestRaftWithoutWitness(t *testing.T) {
 	verify(t, p, w)
 }
 
-// After all processes were killed together, and restarted with the witness last, the pair is in sync again.
+// After all processes are killed together and restarted, with the witness last, the pair is in sync again.
 func TestRaftAllKilled(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -91,7 +91,7 @@ func TestRaftAllKilled(t *testing.T) {
 	verify(t, p, w)
 }
 
-// A witness that lost its disk returns as a new voter, which replaces the previous one only by an operator's command.
+// A witness that lost its disk returns as a new voter. An operator's command replaces the previous voter with it.
 func TestWitnessLosesItsDisk(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{Raft: true})
@@ -104,7 +104,7 @@ func TestWitnessLosesItsDisk(t *testing.T) {
 	out, err := p.Command(limited(t), "pair", "replace", p.Witness.Address, p.Witness.Address, "--voters",
 		p.Voters())
 	require.NoError(t, err, "%s", out)
-	// The witness is one of three voters again, so the active may fail.
+	// The witness is one of three voters again, so the pair tolerates a failure of the active.
 	active, _ := inSync(t, p)
 	takes := eventsOf(t, p.Other(active))
 	since := w.History().Now()

@@ -45,7 +45,7 @@ func TestRebuildRecord(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, tt := range []struct {
 		name     string
-		restored bool // etcd is restored from an old copy; otherwise wiped
+		restored bool // etcd is restored from an old copy; otherwise, etcd is wiped
 		alone    bool // the active continued alone before the pair went down, so it has more records
 	}{
 		{"wiped", false, false},

@@ -100,7 +100,7 @@ func scrub(t *testing.T, n *cluster.Node) (*pb.ScrubResponse, error) {
 	return pb.NewAdminServiceClient(n.Conn()).Scrub(limited(t), &pb.ScrubRequest{FullSpeed: true})
 }
 
-// compare verifies both nodes against each other, on the active.
+// compare runs Verify on the active, requires that the nodes have no differences, and returns the response.
 func compare(t *testing.T, p *cluster.Pair, deep bool) *pb.VerifyResponse {
 	t.Helper()
 	active, _ := inSync(t, p)
@@ -118,7 +118,7 @@ func statusOf(t *testing.T, n *cluster.Node) *pb.GetStatusResponse {
 	return st
 }
 
-// spread returns sequences distributed over the backlog.
+// spread returns n sequences distributed over the backlog.
 func spread(s *backlog, n int) []uint64 {
 	var out []uint64
 	for i := range n {
@@ -271,8 +271,8 @@ func publishLarge(t *testing.T, s *backlog, size int) (uint64, error) {
 	return r.Sequence, err
 }
 
-// If the index of a node is corrupt, a standby replaces its store with a snapshot of the active; an active first
-// hands over its role. No acknowledged message is lost.
+// A standby with a corrupt index replaces its store with a snapshot of the active. An active with a corrupt index
+// first hands over its role. No acknowledged message is lost.
 func TestCorruptIndexUnderLoad(t *testing.T) {
 	s := seed(t)
 	p := start(t, cluster.Options{Settings: maintenanceSettings()})
@@ -308,7 +308,7 @@ func TestCorruptIndexUnderLoad(t *testing.T) {
 	checkOffline(t, p)
 }
 
-// A killed node with corrupt files that its start requires quarantines them, and copies all data from the other node.
+// If files that a start requires are corrupt, the node quarantines them, and copies all data from the other node.
 // Nothing is lost.
 func TestCorruptAtStart(t *testing.T) {
 	s := seed(t)

@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// A queue with a retention keeps its last messages after they were acknowledged, while the active is killed
+// A queue with a retention retains its last messages after their acknowledgement, while the active is killed
 // repeatedly. A subscription that is reset to an earlier position, with a consumer attached, receives these messages
 // again. At the end, it receives exactly the last messages, in order and unchanged. LOCKSTEP_ROUNDS sets the number
 // of kills.

@@ -16,7 +16,7 @@ const (
 	needsNetns      = "netns"      // root, ip and iptables: networks in which packets are dropped
 	needsMount      = "mount"      // root: a small disk
 	needsFreeze     = "freeze"     // root, mkfs.ext4 and loop devices: a filesystem that can be frozen
-	needsFaultdisk  = "faultdisk"  // a binary with the build tag with that name
+	needsFaultdisk  = "faultdisk"  // a binary built with the tag faultdisk
 	needsFaultclock = "faultclock" // a binary with a modified time.Now (test/cluster/clock.go)
 	needsHistory    = "history"    // the repository with the last release in it
 )

@@ -96,7 +96,8 @@ func (r *rollbackRun) victims() []*cluster.Node {
 	}
 }
 
-// take copies the victims' directories.
+// take copies the victims' directories and, if the case requires it, the coordinator's data. Then it restores the
+// roles.
 func (r *rollbackRun) take(t *testing.T) {
 	t.Helper()
 	for _, n := range r.victims() {
@@ -154,7 +155,7 @@ func (r *rollbackRun) returnImage(t *testing.T, n *cluster.Node) {
 	r.note(t, "original directory of %s is restored", n.Name)
 }
 
-// rollBack cuts the power of a site, and then starts the copied nodes from their copies.
+// rollBack kills the nodes, and starts each victim from the copy of its directory.
 func (r *rollbackRun) rollBack(t *testing.T) {
 	var other *cluster.Node // nil if both directories are replaced
 	if r.c.label != "both" {
@@ -329,8 +330,8 @@ func (r *rollbackRun) loseOriginal(t *testing.T, original *cluster.Node) {
 	<-time.After(rollbackLater)
 }
 
-// choose returns which of two processes with one identity stays: the one that is active or standby, or the original if
-// neither is.
+// choose selects one of two processes with the same identity to stay: the one that is active or standby, or the
+// original if neither is.
 func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stays, goes *cluster.Node) {
 	t.Helper()
 	rank := func(n *cluster.Node) int {
@@ -359,7 +360,7 @@ func (r *rollbackRun) choose(t *testing.T, original, copied *cluster.Node) (stay
 	return original, copied
 }
 
-// restartIfEnded restarts a node that stopped because of its copy, or was superseded by it.
+// restartIfEnded restarts a node that does not respond, is recovering or is fenced, because its copy was running.
 func (r *rollbackRun) restartIfEnded(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
@@ -388,8 +389,8 @@ func (r *rollbackRun) requireTakeovers(t *testing.T) {
 	require.LessOrEqual(t, turns, int(s.GetPair().GetTerm()-r.term)+1, "two processes acknowledged concurrently")
 }
 
-// copyDir copies a directory file by file, like `cp -r`. If a process writes to the directory, the files are copied at
-// different moments, and files may be deleted during the copy.
+// copyDir copies a directory file by file, like `cp -r`. If a process writes to the directory, the files are copied
+// at different moments, and files may be deleted during the copy.
 func copyDir(t *testing.T, from, to string) {
 	t.Helper()
 	err := filepath.WalkDir(from, func(path string, d fs.DirEntry, err error) error {

@@ -22,18 +22,19 @@ import (
 type rollback struct {
 	raft  bool   // the coordinator is raft; otherwise etcd
 	label string // copied directories: active, standby, both
-	// how is the way in which the copy is made: while the node is stopped; file by file while it is running; or at one
-	// moment, as in a machine snapshot (frozen).
+	// how is the state of the node when the directory is copied. stopped: the process has exited. running: the files are
+	// copied one after another while the process changes them. frozen: the copy is consistent, like a machine snapshot.
 	how string
-	// location is where the copy starts: at the address of the other node, in place of its directory; at a third
-	// address; or in place of the original, after both nodes failed together.
+	// location is the address at which the copy starts. At the peer's address, the copy replaces the other node's
+	// directory. At a third address, the copy is an additional node. In place, it replaces the original after both nodes
+	// failed together.
 	location string
-	// age is the age of the copy when it starts: old is some seconds. young is less than a second, so that the
+	// age is the age of the copy when it starts. old is some seconds. young is less than a second, so that the
 	// coordinator has no later high-water mark.
 	age string
-	// order is the order of the starts, if the copy replaces the original: copy first; original first; together; alone
-	// (the other node stays down); other up (the other node was never down); later (the other node starts after the copy
-	// has decided). For a copy next to a running original: both running; or originalDies.
+	// order is the order in which the copy and the other node start, if the copy replaces the original. alone: the other
+	// node stays down. other up: the other node was never down. later: the other node starts after the copy has decided.
+	// For a copy next to a running original, order is "both running" or originalDies.
 	order string
 	// coordinator is true if the coordinator's data is also restored, to the same moment.
 	coordinator bool
@@ -134,7 +135,7 @@ const (
 	rollbackLater = 5 * time.Second
 )
 
-// After a copy of a data directory was started, no acknowledged message is lost, and no two processes serve
+// After a copy of a data directory is started, no acknowledged message is lost, and no two processes serve
 // concurrently. The test runs the reproductions and some random cases; with LOCKSTEP_MATRIX=all, it runs every case.
 // LOCKSTEP_ROLLBACK selects cases by a part of their name.
 func TestRolledBackStore(t *testing.T) {

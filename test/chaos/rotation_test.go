@@ -76,7 +76,7 @@ func (h *holder) put(file string, others ...string) {
 	require.NoError(h.t, os.Rename(file+".new", file))
 }
 
-// source returns the files as used by a client in this process.
+// source opens the holder's files for a client in this process.
 func (h *holder) source() *tlsfiles.Source {
 	h.t.Helper()
 	s, err := tlsfiles.Open(tlsfiles.Options{Files: h.Files})
@@ -129,8 +129,8 @@ func startRotation(t *testing.T, raft bool) *rotation {
 	return r
 }
 
-// startEtcd runs an etcd in this process that requires certificates. Its certificate is replaced like all others. It
-// trusts both CAs from the start, because etcd reads them only once.
+// startEtcd starts an embedded etcd that requires client certificates. The rotation also replaces etcd's certificate.
+// Etcd trusts both CAs from the start, because it reads them only once.
 func (r *rotation) startEtcd() (endpoint string) {
 	r.t.Helper()
 	r.etcd = newHolder(r.t, "etcd")
@@ -155,8 +155,8 @@ func (r *rotation) fail(format string, args ...any) {
 // pace is the interval between a client's operations. It leaves CPU time to other tests.
 const pace = 2 * time.Millisecond
 
-// load publishes and consumes on streams that are never reopened, and continuously creates new connections. It records
-// each error.
+// load publishes and consumes on streams that are never reopened, and continuously creates new connections. It
+// records each error.
 func (r *rotation) load(ctx context.Context, running *sync.WaitGroup) {
 	active, _ := inSync(r.t, r.pair)
 	queues := pb.NewQueueServiceClient(active.Conn())
@@ -257,7 +257,7 @@ func (r *rotation) settle() {
 	r.progress()
 }
 
-// progress waits until each of the clients has made progress.
+// progress waits until each of the clients makes progress, and fails the test if a client received an error.
 func (r *rotation) progress() {
 	r.t.Helper()
 	published, consumed, connections := r.published.Load(), r.consumed.Load(), r.connections.Load()
@@ -286,7 +286,7 @@ func (r *rotation) again(n *cluster.Node) {
 	r.progress()
 }
 
-// refused checks that a port accepts the present holder, and rejects the former holder because of its certificate.
+// refused checks that an address accepts the certificate of present, and rejects the certificate of former.
 func (r *rotation) refused(address string, former, present *holder) {
 	r.t.Helper()
 	// An accepted connection may receive no data. A rejected connection receives an alert, even on a slow machine.

@@ -116,8 +116,8 @@ func TestPausedStandbyIsDropped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// If records from the active to its standby are dropped, and the active is then killed, no message that only the active
-// has was acknowledged (INV-2).
+// If records from the active to its standby are dropped, and the active is then killed, no message that only the
+// active has was acknowledged (INV-2).
 func TestAcksWaitForTheStandby(t *testing.T) {
 	t.Parallel() // mostly idle
 	s := seed(t)
@@ -142,8 +142,8 @@ func TestAcksWaitForTheStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// If the link between the nodes is cut, but both reach the coordinator, the active drops the standby before the standby
-// would take over. The active continues alone, and adds the standby again when the link is restored.
+// If the link between the nodes is cut, but both reach the coordinator, the active drops the standby before the
+// standby would take over. The active continues alone, and adds the standby again when the link is restored.
 func TestLinkCutDropsStandby(t *testing.T) {
 	p := start(t, cluster.Options{Links: true, Settings: dropsFirst()})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})
@@ -159,8 +159,8 @@ func TestLinkCutDropsStandby(t *testing.T) {
 	verify(t, p, w)
 }
 
-// If the active reaches neither its standby nor the coordinator, it blocks, and the standby takes over. After the links
-// are restored, the old active follows.
+// If the active reaches neither its standby nor the coordinator, it blocks, and the standby takes over. After the
+// links are restored, the old active follows.
 func TestIsolatedActiveStopsServing(t *testing.T) {
 	p := start(t, cluster.Options{Links: true})
 	messages := newQueue(t, p, "stray")
@@ -215,9 +215,9 @@ func TestEtcdStopped(t *testing.T) {
 	verify(t, p, w)
 }
 
-// Without etcd and its standby, the active cannot exclude a takeover, so writes fail with UNAVAILABLE. If etcd returns
-// first, the active continues alone. If the standby returns first, it does not find the active until etcd returns.
-// Nothing is lost in either case.
+// Without etcd and its standby, the active cannot exclude a takeover, so writes fail with UNAVAILABLE. If etcd
+// returns first, the active continues alone. If the standby returns first, it does not find the active until etcd
+// returns. Nothing is lost in either case.
 func TestEtcdAndStandbyLost(t *testing.T) {
 	t.Parallel() // mostly idle
 	for _, back := range []string{"etcd", "standby"} {
@@ -251,7 +251,7 @@ func TestEtcdAndStandbyLost(t *testing.T) {
 	}
 }
 
-// After both nodes were killed together, or stopped in order, and restarted, the pair is in sync, and nothing is lost.
+// After both nodes are killed or stopped, and then restarted, the pair is in sync, and nothing is lost.
 func TestBothRestarted(t *testing.T) {
 	t.Parallel() // mostly idle
 	p := start(t, cluster.Options{})
@@ -275,8 +275,8 @@ func TestBothRestarted(t *testing.T) {
 	verify(t, p, w)
 }
 
-// The active continues alone, and is killed. The other node, on which acknowledged messages are missing, waits for it,
-// and reports the reason.
+// The active continues alone, and is killed. The other node, on which acknowledged messages are missing, waits for
+// it, and reports the reason.
 func TestOnlyInSyncNodeActivates(t *testing.T) {
 	p := start(t, cluster.Options{})
 	w := work(t, p, cluster.WorkloadOptions{Seed: seed(t)})

@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// secured enables TLS and client certificates on both nodes. The tests' certificate identifies its client as root.test.
+// secured returns o with TLS and client certificates for both nodes. The certificate of the test's client identifies
+// it as root.test.
 func secured(t *testing.T, o cluster.Options) cluster.Options {
 	t.Helper()
 	ca := certs.New(t, "authority")

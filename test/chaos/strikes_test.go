@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// inject is a kind of fault to inject into a pair under load. do returns after the fault has taken effect and has been
-// repaired; the pair need not be in sync yet. A fault without an effect fails the test.
+// inject is a kind of fault to inject into a pair under load. do returns after the fault has taken effect and has
+// been repaired; the pair need not be in sync yet. A fault without an effect fails the test.
 type inject struct {
 	name              string
 	weight            int  // relative frequency
@@ -72,8 +72,8 @@ func (k *killer) killStandby(_, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killStandbyLong kills the standby until its position may no longer be in the active's log. If wal.keep-bytes is
-// small, the standby requires a snapshot, and is killed again during the first transfer.
+// killStandbyLong keeps the standby down until its position may no longer be in the active's log. If wal.keep-bytes
+// is small, the standby requires a snapshot, and is killed again during the first transfer.
 func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.kill(standby)
 	k.pause(3 * time.Second)
@@ -85,7 +85,7 @@ func (k *killer) killStandbyLong(active, standby *cluster.Node) {
 	k.start(standby)
 }
 
-// killBothSequentially kills the active, and then the node that took over, before or while the first one catches up.
+// killBothSequentially kills the active, and then the node that took over, before or while the first node catches up.
 // Only the node that took over may become active again.
 func (k *killer) killBothSequentially(active, standby *cluster.Node) {
 	k.kill(active)
@@ -245,7 +245,7 @@ func (k *killer) rollBack(n *cluster.Node) {
 	k.replaceVoter(n)
 }
 
-// replaceVoter replaces a voter with a restored disk by one with an empty directory, as in
+// replaceVoter replaces a voter that has a restored disk with a voter that has an empty directory, as in
 // docs/explanation/failover.md. With etcd, it does nothing.
 func (k *killer) replaceVoter(n *cluster.Node) {
 	t := k.t

@@ -153,7 +153,7 @@ func TestPublishTrace(t *testing.T) {
 	_, _, err = admin.New(cl).CreateQueue(ctx, "traced", admin.CreateQueueOptions{})
 	require.NoError(t, err)
 
-	// An application without a Tracer, while tracing.sample is 0.
+	// This client has no Tracer, and tracing.sample is 0.
 	silent, err := p.NewClient(ctx)
 	require.NoError(t, err)
 	_, err = silent.Publish(ctx, "traced", client.Message{Body: []byte("not traced")})
@@ -207,8 +207,8 @@ func TestPublishTrace(t *testing.T) {
 	}
 }
 
-// checkTimes checks that no span ends before its start or takes longer than bound, and that every LSN is that of the
-// publish.
+// checkTimes checks that no span ends before its start or takes longer than bound, and that every LSN in a span
+// equals lsn.
 func checkTimes(t *testing.T, spans []recorded, lsn uint64) {
 	t.Helper()
 	for _, s := range spans {

@@ -53,7 +53,7 @@ func unsupportedFeatures() []unsupportedFeature {
 		{"a forward", func(t *testing.T, k *client.Client) error {
 			queue := describedSource
 			if _, err := admin.New(k).GetQueue(limited(t), queue); err != nil {
-				queue = describedQueue // while the request is rejected
+				queue = describedQueue // describedSource is missing while its creation is rejected
 			}
 			_, err := admin.New(k).SetForwards(limited(t), queue, []admin.Forward{{To: describedQueue}})
 			return err
@@ -114,7 +114,7 @@ func unsupportedFeatures() []unsupportedFeature {
 	return append(append(list, unsupportedMessages()...), unsupportedConfigs()...)
 }
 
-// unsupportedMessages are the message fields that affect delivery.
+// unsupportedMessages returns the message fields that affect delivery.
 func unsupportedMessages() (list []unsupportedFeature) {
 	for name, m := range map[string]client.Message{
 		"group": {Group: "g"}, "priority": {Priority: new(uint8(7))}, "ttl": {TTL: time.Hour},
@@ -129,8 +129,8 @@ func unsupportedMessages() (list []unsupportedFeature) {
 	return list
 }
 
-// unsupportedConfigs are the configuration fields that release 0.1.0 does not support, except for priorities, which are
-// set when a queue is created.
+// unsupportedConfigs returns the configuration fields that release 0.1.0 does not support, except for priorities, which
+// are set when a queue is created.
 func unsupportedConfigs() (list []unsupportedFeature) {
 	all := admin.QueueConfig{
 		MaxDeliveries: 3, DeadLetter: describedDead, TTL: time.Hour, Delay: time.Millisecond, RedeliveryDelay: time.Second,
@@ -177,7 +177,7 @@ func requireUsable(t *testing.T, k *client.Client) {
 // limitedBytes are the sizes of the bodies that newLimited publishes.
 var limitedBytes = []int{10, 5000}
 
-// newLimited creates a queue with a byte limit, a small message and a large one.
+// newLimited creates a queue with a byte limit, a small message and a large message.
 func newLimited(t *testing.T, k *client.Client, name string) {
 	t.Helper()
 	_, _, err := admin.New(k).CreateQueue(limited(t), name, admin.CreateQueueOptions{
@@ -190,8 +190,8 @@ func newLimited(t *testing.T, k *client.Client, name string) {
 	}
 }
 
-// requireExactBytes requires that a queue with a byte limit counts its bytes exactly if the queue was created, or
-// its limit was set again, after both nodes were upgraded.
+// requireExactBytes requires exact byte counts of two queues with a byte limit. After the upgrade of both nodes, it
+// creates one of the queues, and sets the limit of the other queue again.
 func requireExactBytes(t *testing.T, k *client.Client) {
 	t.Helper()
 	newLimited(t, k, "exact")

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/cluster"
 )
 
-// previousRelease returns the revision of the release that this one must interoperate with, from LOCKSTEP_PREVIOUS
+// previousRelease returns the revision of the release with which this source must interoperate, from LOCKSTEP_PREVIOUS
 // or deploy/release.
 func previousRelease(t *testing.T) string {
 	t.Helper()

@@ -47,7 +47,7 @@ func TestVoterConditions(t *testing.T) {
 	acked(t, w)
 
 	// Follow the condition's action: without its directory, the witness is a new voter until an operator replaces the
-	// old one.
+	// old voter.
 	require.NoError(t, p.Witness.Stop())
 	require.NoError(t, os.RemoveAll(dir))
 	require.NoError(t, p.Witness.Start())

@@ -170,7 +170,7 @@ func (c *clientConsumer) run(ctx context.Context) {
 	}
 }
 
-// batch receives up to clientBatch messages, acknowledges or nacks each one, and waits until the acknowledgements
+// batch receives up to clientBatch messages, acknowledges or nacks each message, and waits until the acknowledgements
 // are confirmed.
 func (c *clientConsumer) batch(ctx context.Context, consumer *client.Consumer, number uint64) error {
 	var acked []uint64

@@ -64,7 +64,7 @@ type featureKind struct {
 	queues map[string]admin.CreateQueueOptions // by name suffix
 	// setup sets configuration that is not part of queue creation; optional.
 	setup func(ctx context.Context, f *feature) error
-	// message returns a random message for the first queue.
+	// message returns a random message to publish.
 	message func(f *feature) client.Message
 	// into is the queue to which the feature publishes.
 	into string
@@ -76,7 +76,7 @@ type featureKind struct {
 	// canWait is true if delayed messages may remain at the end, because the clock of the active that accepted them
 	// was ahead.
 	canWait bool
-	// check compares stored and delivered messages with the published ones.
+	// check compares stored and delivered messages with the published messages.
 	check func(ctx context.Context, f *feature) error
 }
 

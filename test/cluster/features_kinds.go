@@ -25,8 +25,8 @@ func subscribed(config admin.QueueConfig, subs ...string) admin.CreateQueueOptio
 	return admin.CreateQueueOptions{Config: config, Subscriptions: subs}
 }
 
-// once checks the number of copies of a message: 1 if its publish was acknowledged, 0 if it was rejected, either if its
-// outcome is unknown.
+// once checks the number of copies of a message: 1 if its publish was acknowledged, 0 if it was rejected, and 0 or 1
+// if its outcome is unknown.
 func (f *feature) once(location string, id historycheck.ID, times int) {
 	m := f.sent[id]
 	switch {

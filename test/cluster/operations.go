@@ -140,7 +140,7 @@ func (a *applications) close() error {
 type application struct {
 	*applications
 	id       uint32
-	client   *client.Client // a separate one, if the application is pinned to a node
+	client   *client.Client // a separate client, if the application is pinned to a node
 	n        uint64         // number of the application's last message
 	rng      *rand.Rand
 	consumer *client.Consumer

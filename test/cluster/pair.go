@@ -240,7 +240,7 @@ func (p *Pair) CutFromEtcd(n *Node) { p.Pair.CutFromEtcd(n.Node) }
 // HealToEtcd ends CutFromEtcd, and delivers the held traffic.
 func (p *Pair) HealToEtcd(n *Node) { p.Pair.HealToEtcd(n.Node) }
 
-// WaitActive waits for an active node. If both report that role, it returns the one with the higher term.
+// WaitActive waits for an active node. If both nodes report that role, it returns the node with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	n, err := p.Pair.WaitActive(ctx)
 	if err != nil {

@@ -23,8 +23,8 @@ import (
 const sideClientDeadline = 300 * time.Millisecond
 
 // sideClients publish to each node directly with the generated stub, regardless of the node's role. They simulate
-// clients in a separate network that have not detected a failover, and detect a node that acknowledges while the
-// other node is active.
+// clients in a separate network that have not detected a failover. Their responses reveal a node that acknowledges
+// while the other node is active.
 type sideClients struct {
 	w       *Workload
 	queue   string

@@ -52,16 +52,16 @@ type WorkloadOptions struct {
 	// OperationsPerSecond limits the average rate of operations of each application. Default 10; if negative, no
 	// applications run.
 	OperationsPerSecond int
-	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute such
-	// requests again when they are retried.
+	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute a
+	// retried request of these kinds again.
 	NoAdministration bool
 	// Plain omits standard fields and typed properties, for nodes of release 0.1.0, which do not support them.
 	Plain bool
 	// Features adds applications that use other queue features: forwards, filters, delays, expiry, priorities, retention.
 	// Nodes of release 0.1.0 do not support them.
 	Features bool
-	// SideClientsPerSecond is the rate of messages published to each node directly, regardless of its role. Default 10; if
-	// negative, no side clients run.
+	// SideClientsPerSecond is the rate of messages published to each node directly, regardless of its role. Default 10;
+	// if negative, no side clients run.
 	SideClientsPerSecond int
 	Seed                 uint64
 }

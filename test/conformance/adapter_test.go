@@ -50,7 +50,7 @@ type adapter struct {
 	pending map[uint64]chan answer
 }
 
-// startAdapter starts a process of the client under test, which ends with the test.
+// startAdapter starts a process with the client under test, which ends with the test.
 func startAdapter(t *testing.T, command []string) *adapter {
 	t.Helper()
 	cmd := exec.Command(command[0], command[1:]...)
@@ -154,7 +154,7 @@ func (a *adapter) success(op string, got answer) (out result) {
 	return out
 }
 
-// result has the fields of the responses of all ops.
+// result contains the fields of the responses to all ops.
 type result struct {
 	Sequence     uint64    `json:"sequence"`
 	Duplicate    bool      `json:"duplicate"`

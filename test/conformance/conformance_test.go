@@ -68,7 +68,8 @@ func allCases() []testCase {
 	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
 }
 
-// environment is the environment of a case. It is started for its first case, and all its cases use it in sequence.
+// environment identifies the nodes that a case uses. The nodes are started for the first case of an environment. All
+// cases of the environment use them in sequence.
 type environment string
 
 const (
@@ -153,7 +154,7 @@ func (r *run) open(name string, more request) {
 	r.a.do("open", q)
 }
 
-// queue creates a queue without the client under test. Its subscription "audit" retains every message, and its content
+// queue creates a queue over gRPC. Its subscription "audit" retains every message, and its content
 // is verified at the end of the case.
 func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	r.t.Helper()

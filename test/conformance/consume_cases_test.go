@@ -173,7 +173,8 @@ func (r *run) extends(consumer string, delivery uint64, since time.Time, timeout
 	return true
 }
 
-// expires waits until the deadline of a message has passed, and acknowledges its next delivery before the deadline.
+// expires waits until a message is redelivered after its deadline, and acknowledges its first delivery, which must
+// have no effect. Then it acknowledges a later delivery before the deadline.
 func (r *run) expires(consumer string, late uint64, first *message) {
 	r.t.Helper()
 	d, m := r.receive(consumer)
@@ -296,7 +297,7 @@ func ttlAndDelay(t *testing.T, r *run) {
 }
 
 // resetSubscription: after a subscription is reset to an earlier position, all messages from there are redelivered,
-// including acknowledged ones.
+// including acknowledged messages.
 func resetSubscription(t *testing.T, r *run) {
 	r.open("c", nil)
 	q := r.queue("", nil)

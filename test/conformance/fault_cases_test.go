@@ -35,7 +35,7 @@ func faultCases() []testCase {
 	}
 }
 
-// makeToken creates a token of the pair.
+// makeToken creates an access token on the pair.
 func (r *run) makeToken(name string) string {
 	r.t.Helper()
 	token := "lsk_conformance-" + name + "-0123456789abcdef"

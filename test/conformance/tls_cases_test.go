@@ -34,7 +34,8 @@ type identities struct {
 	foreign request // options of a client with a certificate of another CA
 }
 
-// secured enables TLS on both nodes, with required or optional client certificates.
+// secured returns the options of nodes with TLS, and the certificates of clients. clientAuth is the value of
+// tls.client-auth.
 func secured(t *testing.T, settings map[string]string, clientAuth string) (harness.Options, identities) {
 	t.Helper()
 	ca, other := certs.New(t, "ca"), certs.New(t, "other")

@@ -26,7 +26,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// world is a pair with a console on each node, and a command line.
+// world is a pair with a console on each node, and a binary for commands.
 type world struct {
 	t       *testing.T
 	binary  string
@@ -140,7 +140,7 @@ func TestConsole(t *testing.T) {
 	w.queues(onActive)
 	onStandby := newTab(chromium, t, w.console[standby.Name])
 	onStandby.signIn(root)
-	w.messages(onStandby, active) // a standby's console forwards operations of the active to it
+	w.messages(onStandby, active) // a standby's console forwards operations to the active
 	// Use another host name, which has separate cookies.
 	w.permissions(newTab(chromium, t, strings.Replace(w.console[active.Name], "127.0.0.1", "localhost", 1)), reader)
 	w.tableWidths(onActive)
@@ -228,7 +228,7 @@ func rows(n int) string {
 	return fmt.Sprintf("document.querySelectorAll('#rows tbody tr').length === %d", n)
 }
 
-// tableWidths: each queue uses three lines on a narrow screen, and no table is clipped on a normal one.
+// tableWidths: each queue uses three lines on a narrow screen, and no table is clipped on a normal screen.
 func (w *world) tableWidths(b *tab) {
 	b.run(emulation.SetDeviceMetricsOverride(390, 900, 1, false))
 	b.open("/queues")

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Tests the console (test/console) with a headless Chromium, on a real pair, and kills its nodes. As root it installs
+# Tests the console (test/console) with a headless Chromium, on a real pair, and kills its nodes. As root, it installs
 # a missing browser with apt-get. LOCKSTEP_SCREENSHOTS is a directory for screenshots of every page. Exit code 3: the
 # test cannot run here.
 # Usage: test/console/run.sh

@@ -149,12 +149,12 @@ func (b *tab) until(script string) time.Duration {
 	}
 }
 
-// has returns a script that reports whether an element has a text.
+// has returns a script that reports whether the first element that matches selector contains text.
 func has(selector, text string) string {
 	return fmt.Sprintf("(document.querySelector(%q)||{innerText:''}).innerText.includes(%q)", selector, text)
 }
 
-// click clicks an element. The click of a mouse could miss an element that moves, or that the page replaces.
+// click clicks an element with a script. A mouse click could miss an element that moves, or that the page replaces.
 func (b *tab) click(selector string) {
 	b.t.Helper()
 	b.run(chromedp.WaitVisible(selector, chromedp.ByQuery))

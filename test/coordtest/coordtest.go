@@ -90,14 +90,14 @@ func runIn(
 	}
 }
 
-// RunMark runs the test of the mark with a fixture that sends each request once (see Fixture.Exact).
+// RunMark runs the test of the high-water mark with a fixture that sends each request once (see Fixture.Exact).
 func RunMark(t *testing.T, f Fixture) {
 	t.Helper()
 	f.Exact = true
 	testMark(t, f)
 }
 
-// SampleRecord returns a valid first record.
+// SampleRecord returns a valid first record with the operation ID op.
 func SampleRecord(op string) failover.Record {
 	node := failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "127.0.0.1:1"}
 	return failover.Record{
@@ -114,7 +114,7 @@ func connect(t *testing.T, f Fixture) failover.Coordinator {
 	return c
 }
 
-// limitTime fails the test if it takes longer than limit and the fixture is exact.
+// limitTime fails a test of an exact fixture if the test takes longer than limit.
 func limitTime(t *testing.T, f Fixture, limit time.Duration) {
 	t.Helper()
 	start := time.Now()
@@ -361,7 +361,7 @@ func testOutage(t *testing.T, f Fixture) {
 	limitTime(t, f, exactOutage)
 	ctx := timed(t)
 	a, b := connect(t, f), connect(t, f)
-	actx, cancel := context.WithCancel(t.Context()) // no limit: stopping and starting a coordinator may take long
+	actx, cancel := context.WithCancel(t.Context()) // no timeout: stopping and starting a coordinator may take long
 	live := failover.Live{Node: failover.NodeInfo{ID: uuid.New(), Name: "a", Address: "h:1"}, Process: "p1"}
 	done := make(chan error, 1)
 	go func() { done <- a.Announce(actx, live) }()

@@ -58,7 +58,7 @@ func testDuplicates(t *testing.T, f Fixture) {
 	})
 	require.Nil(t, o.Duplicate)
 
-	// The copy is started, stopped, and started again.
+	// The second process is started and stopped twice.
 	for range 2 {
 		end := announce(t, b, second)
 		Await(t, a, "the second process at the first", func(o failover.Observation) bool { return isDuplicate(o, second) })

@@ -27,8 +27,8 @@ func writeMark(ctx context.Context, t *testing.T, c failover.Coordinator, m fail
 	return failover.Mark{}
 }
 
-// raiseMark raises the mark until a write returns the expected previous mark, and returns the new mark. A write that is
-// retried after a timeout may return its own mark as the previous one, which is not a failure.
+// raiseMark raises the mark until a write returns the expected previous mark, and returns the new mark. A write that
+// is retried after a timeout may return its own mark as the previous mark, which is not a failure.
 func raiseMark(ctx context.Context, t *testing.T, c failover.Coordinator, from failover.Mark) failover.Mark {
 	t.Helper()
 	for range 100 {
@@ -98,8 +98,8 @@ func testMark(t *testing.T, f Fixture) {
 	requireMark(ctx, t, a, forced)
 }
 
-// testMarkConcurrent verifies that the highest of concurrently written marks remains, and that the mark never decreases
-// for a reader.
+// testMarkConcurrent verifies that the highest of concurrently written marks remains, and that the mark never
+// decreases for a reader.
 func testMarkConcurrent(t *testing.T, f Fixture) {
 	ctx := timed(t)
 	const writers, rounds = 3, 20

@@ -83,7 +83,7 @@ type row struct {
 	span              time.Duration
 }
 
-// TestDetection measures all settings in all scenarios, and prints a table. It asserts nothing.
+// TestDetection measures all settings in all scenarios, and logs a table. It checks no limits.
 func TestDetection(t *testing.T) {
 	dir := t.TempDir()
 	binary, err := cluster.Build(t.Context(), dir)

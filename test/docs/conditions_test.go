@@ -11,7 +11,7 @@ import (
 )
 
 // TestConditionsReference compares the table of docs/reference/conditions.md with server/observe/conditions. The flag
-// -update writes it.
+// -update writes the table.
 func TestConditionsReference(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("| Condition | Severity | Scope | Hold time | Cause | Action |\n|---|---|---|---|---|---|\n")

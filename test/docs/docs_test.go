@@ -139,7 +139,7 @@ func pages(t *testing.T) []string {
 	return names
 }
 
-// Files and headings that documents link to exist.
+// All links in documents lead to existing files and headings.
 func TestLinksResolve(t *testing.T) {
 	link, code := regexp.MustCompile(`\]\(([^)\s]+)\)`), regexp.MustCompile("(?s)```.*?\n```")
 	all := documents(t)
@@ -171,7 +171,7 @@ func TestLinksResolve(t *testing.T) {
 	require.Greater(t, seen, 200)
 }
 
-// pending reports whether a file belongs to docs/how-to or docs/tutorials, and that directory does not exist yet.
+// pending reports whether a file belongs to docs/how-to or docs/tutorials while that directory does not exist.
 func pending(file string) bool {
 	for _, dir := range []string{"how-to", "tutorials"} {
 		dir = filepath.Join(top, "docs", dir)
@@ -196,8 +196,7 @@ func TestTablesAreComplete(t *testing.T) {
 	}
 }
 
-// docs/index.md links to every page of the site, with a description. Its links have the order of the site's navigation.
-// The decisions have a separate index.
+// docs/index.md links to every page of the site, with a description. The decisions have a separate index.
 func TestIndexListsEveryPage(t *testing.T) {
 	index := documents(t)[filepath.Join(top, "docs", "index.md")]
 	for _, name := range pages(t) {

@@ -15,7 +15,7 @@ import (
 // figures are the counts of a page.
 type figures struct{ words, headings, blocks, firstExample int }
 
-// measure counts words outside of code blocks, headings and code blocks. Comments are excluded.
+// measure counts headings, code blocks, and the words outside both. Comments are excluded.
 func measure(page string) figures {
 	f := figures{firstExample: -1}
 	page = regexp.MustCompile(`(?s)<!--.*?-->\n*`).ReplaceAllString(page, "")
@@ -39,8 +39,8 @@ func measure(page string) figures {
 	return f
 }
 
-// Tutorials and how-to guides have an example in the first ten lines, at most 90 words per heading, and at least 8 code
-// blocks per 1,000 words.
+// Tutorials and how-to guides have an example in the first ten lines, at most 90 words per heading, and at least 8
+// code blocks per 1,000 words.
 func TestGuidesHaveExamples(t *testing.T) {
 	checked := 0
 	for _, name := range pages(t) {

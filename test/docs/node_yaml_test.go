@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/config"
 )
 
-// settingsIn returns the settings and groups in a file, with their line numbers. It includes those that are
+// settingsIn returns the settings and groups in a file, with their line numbers. It includes settings that are
 // commented out.
 func settingsIn(file string) map[string]int {
 	type group struct {

@@ -71,7 +71,7 @@ func (d *dumper) line(level int, format string, args ...any) {
 	d.out.WriteByte('\n')
 }
 
-// hex writes bytes in rows of 32.
+// hex writes bytes in rows of 32. Of more than shownBytes, it writes the first 64 and the SHA-256.
 func (d *dumper) hex(level int, b []byte) {
 	if len(b) > shownBytes {
 		d.hex(level, b[:64])

@@ -41,8 +41,8 @@ func TestCurrentFormat(t *testing.T) {
 	requireDumps(t, current, texts)
 }
 
-// The current program reads the files of each release, with the expected contents. With -release, the test first writes
-// the files of that release.
+// The current program reads the files of each release, with the expected contents. With -release, the test first
+// writes the files of that release.
 func TestReleases(t *testing.T) {
 	if *releaseFlag != "" {
 		writeRelease(t, *releaseFlag)
@@ -68,7 +68,7 @@ func writeRelease(t *testing.T, version string) {
 }
 
 // The dumps contain every operation, every kind of record, extent and value, and every field of a queue's
-// configuration. New ones must be added to the scenario.
+// configuration. New kinds and fields must be added to the scenario.
 func TestScenarioIsComplete(t *testing.T) {
 	_, seen := dumpSeen(t, scenario(t))
 	for _, kind := range kinds(t) {

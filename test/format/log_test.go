@@ -120,7 +120,7 @@ func (d *dumper) seeConfig(config reflect.Value) {
 	}
 }
 
-// config returns all fields that releases before 0.2.0 support, and other fields that are set.
+// config returns the values of all fields that releases before 0.2.0 support, and of the other fields that are set.
 func config(c txn.Config) string {
 	s := fmt.Sprintf("MaxMessages:%d MaxBytes:%d", c.MaxMessages, c.MaxBytes)
 	for i, v := txn.ConfigMask(0), reflect.ValueOf(c); int(i) < v.NumField(); i++ {

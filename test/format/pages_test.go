@@ -149,7 +149,7 @@ func (f *pageFile) extents() (all []page.Extent) {
 	return all
 }
 
-// walk visits the tree nodes below an extent, and all their entries in order.
+// walk visits the tree node in an extent, all tree nodes below it, and all entries of the leaves in order.
 func (f *pageFile) walk(at page.Extent, node func(page.Extent), entry func(key, value []byte)) {
 	node(at)
 	_, b := f.read(at)

@@ -310,7 +310,7 @@ func (w *writer) policies() {
 	w.commit(nil, func(b *txn.Builder) { b.AlterQueueWith(5, txn.Config{}, txn.FieldDelay, txn.FieldDelay) })
 }
 
-// sites applies a transaction as a replica, and then becomes a primary.
+// sites applies transactions as a replica, and then promotes the store to a primary.
 func (w *writer) sites() {
 	lineage := uuid.UUID{0xcc, 15: 0xdd}
 	upstream := lsn.Position{Term: 3, LSN: 900, Chain: 0x01020304}

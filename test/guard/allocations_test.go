@@ -20,7 +20,8 @@ func TestServerAllocations(t *testing.T) {
 	next, stored := uint64(0), 0
 	for _, l := range []load{
 		{"pipelined requests of 100", 300, 100, 64, bodyBytes},
-		// Sent one by one, each request is a separate batch on any machine, which is an upper bound for pipelining.
+		// If requests are sent one by one, each request is a separate batch on any machine. The count is an upper bound
+		// for pipelined requests.
 		{"100 at a time", 300, 100, 1, bodyBytes},
 		{"1 at a time", 600, 1, 1, bodyBytes},
 	} {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package guard limits the countable costs of a message: allocations, bytes written, and syncs. They do not depend on
-// the speed of the machine, so that CI can reject a change that increases them.
+// Package guard limits the countable costs of a message: allocations, bytes written, and syncs. These costs do not
+// depend on the speed of the machine, so that CI can reject a change that increases them.
 package guard
 
 import (

@@ -23,7 +23,7 @@ type load struct {
 
 const (
 	bodyBytes = 512
-	// warmUp is the number of requests before the counted ones, because connections, pools and maps grow once.
+	// warmUp is the number of requests before the counted requests, because connections, pools and maps grow once.
 	warmUp = 100
 )
 

@@ -93,7 +93,7 @@ func peakOf(t *testing.T, pid int) int {
 }
 
 // Limits from docs/explanation/memory.md for a small budget, with a margin for a busy machine. A value below the
-// minimum means that memory was not measured.
+// minimum means that memory was not measured. Measured values are in MiB.
 const (
 	minSmall, smallMost = 40 * mib, 176 * mib // measured: 124 to 135
 	minLarge, largeMost = 64 * mib, 416 * mib // measured 8 times: 275 to 351, including 40 for the executable file

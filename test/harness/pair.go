@@ -172,7 +172,7 @@ func checkListen(ctx context.Context, address string) error {
 }
 
 // lockDir locks the pair's directory, so that a second pair in it fails immediately. Otherwise, the second etcd would
-// wait indefinitely for the file lock of the first one.
+// wait indefinitely for the file lock of the first etcd.
 func (p *Pair) lockDir() error {
 	if err := os.MkdirAll(p.o.Dir, 0o750); err != nil {
 		return fmt.Errorf("directory of the pair: %w", err)
@@ -297,7 +297,7 @@ func (p *Pair) coordinator(n *Node) map[string]string {
 	}
 }
 
-// Peer creates an additional node with the name and the settings of another one, for a copy of that node's data
+// Peer creates an additional node with the name and the settings of the node like, for a copy of that node's data
 // directory. The additional node is not started, and is closed with the pair. Its directory is next to those of the
 // pair; its DataDir does not exist yet. Peer does not support Options.Links or Raft.
 func (p *Pair) Peer(like *Node, dir string) (*Node, error) {

@@ -25,7 +25,7 @@ func newScript(t *testing.T, script string) *process {
 	return p
 }
 
-// waitLog waits until the process has printed a text.
+// waitLog waits until the output of the process equals text.
 func waitLog(t *testing.T, p *process, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

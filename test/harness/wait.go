@@ -38,8 +38,8 @@ func (p *Pair) statuses(ctx context.Context) []*pb.GetStatusResponse {
 	return out
 }
 
-// Wait waits until holds returns true for the statuses of Nodes. A status is nil if the node does not respond. label is
-// part of the error.
+// Wait waits until holds returns true for the statuses of Nodes. A status is nil if the node does not respond. label
+// is part of the error.
 func (p *Pair) Wait(ctx context.Context, label string, holds func([]*pb.GetStatusResponse) bool) error {
 	ticker := time.NewTicker(PollInterval)
 	defer ticker.Stop()
@@ -131,7 +131,7 @@ func (p *Pair) WaitInSync(ctx context.Context) (active, standby *Node, err error
 }
 
 // WaitActive waits for a node that reports that it serves clients. If both nodes report this, one of them has not
-// yet detected that it was replaced, and WaitActive returns the one with the higher term.
+// yet detected that it was replaced, and WaitActive returns the node with the higher term.
 func (p *Pair) WaitActive(ctx context.Context) (*Node, error) {
 	var found *Node
 	err := p.Wait(ctx, "an active node", func(s []*pb.GetStatusResponse) bool {
@@ -164,9 +164,9 @@ func (p *Pair) WaitApplied(ctx context.Context) error {
 	})
 }
 
-// Digests returns the digests of both nodes at the same record. No client may publish in the meantime. Internal records
-// may still be added, such as the requeue of a disconnected consumer's messages. A read that fails because its
-// connection was lost is retried.
+// Digests returns the digests of both nodes at the same record. No client may publish in the meantime. Internal
+// records may still be added, such as the requeue of a disconnected consumer's messages. A read that fails because
+// its connection was lost is retried.
 func (p *Pair) Digests(ctx context.Context) ([]*pb.GetDigestResponse, error) {
 	for {
 		if err := p.WaitApplied(ctx); err != nil {

@@ -61,7 +61,8 @@ func (p *peer) watched(ctx context.Context) (ended <-chan string) {
 	return c
 }
 
-// until repeats an action until the node ends the connection, or the duration of a flood has elapsed.
+// until repeats an action until the node ends the connection, or the duration of a flood has elapsed. It returns a
+// description of the end.
 func until(ctx context.Context, ended <-chan string, once func(i int) error) string {
 	stop := time.After(flooding)
 	for i := 0; ; i++ {
@@ -210,7 +211,7 @@ func unknownChannels(ctx context.Context, a *attacker, name string, _ int) {
 	}))
 }
 
-// beginFlood begins and ends sessions, on every channel once or on one channel repeatedly.
+// beginFlood begins a session on every channel, or repeatedly begins and ends a session on one channel.
 func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {
@@ -229,7 +230,7 @@ func beginFlood(ctx context.Context, a *attacker, name string, worker int) {
 	}))
 }
 
-// attachFlood attaches links as fast as possible, with every handle once or with one handle repeatedly.
+// attachFlood attaches a link with every handle, or repeatedly attaches and detaches a link with one handle.
 func attachFlood(ctx context.Context, a *attacker, name string, worker int) {
 	p := a.joined(ctx, name)
 	if p == nil {

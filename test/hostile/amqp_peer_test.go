@@ -45,7 +45,7 @@ func (p *peer) header(id byte) error {
 	return err
 }
 
-// handshake executes the SASL exchange and the protocol handshake that precede the open.
+// handshake executes the SASL exchange and the protocol handshake that precede the open performative.
 func (p *peer) handshake() error {
 	if err := p.header(wire.ProtocolSASL); err != nil {
 		return err
@@ -159,7 +159,7 @@ func (p *peer) reaction(ctx context.Context) string {
 // payload returns a message with the given body.
 func payload(body []byte) []byte { return wiretest.AppendData(nil, body) }
 
-// publisher publishes messages synchronously: it waits until each one is accepted.
+// publisher publishes messages synchronously: it waits until each message is accepted.
 func (g *legitimate) publisher(ctx context.Context, address string) error {
 	var d net.Dialer
 	c, err := d.DialContext(ctx, "tcp", address)

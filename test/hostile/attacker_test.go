@@ -56,7 +56,7 @@ type plan struct {
 
 // tally is the result of one attack.
 type tally struct {
-	// Fired is the number of attempts. Ends counts them by how they ended.
+	// Fired is the number of attempts. Ends counts the attempts by how they ended.
 	Fired int
 	Ends  map[string]int
 }
@@ -69,7 +69,7 @@ type attacker struct {
 	tally map[string]*tally
 }
 
-// attack is a kind of attack. Its workers call the function once repeatedly, until ctx is done.
+// attack is a kind of attack. Each of its workers calls the function in the field once in a loop, until ctx is done.
 type attack struct {
 	name    string
 	workers int

@@ -22,7 +22,7 @@ import (
 // flooding is the duration of one connection of a flood, unless the node ends it earlier.
 const flooding = 300 * time.Millisecond
 
-// endlessHeaders starts a call with an incomplete header block, and sends empty CONTINUATION frames without end.
+// endlessHeaders starts a call with an incomplete header block, and sends empty CONTINUATION frames indefinitely.
 func endlessHeaders(ctx context.Context, a *attacker, name string, _ int) {
 	h := a.connect(ctx, name)
 	if h == nil {

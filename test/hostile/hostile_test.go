@@ -182,7 +182,7 @@ func mayOpen(t *testing.T) int {
 	return max(n, 10)
 }
 
-// own returns the name of a node's separate file, or "" if none is configured.
+// own appends the name of a node to the name of a file. If file is empty, own returns "".
 func own(file, node string) string {
 	if file == "" {
 		return ""
@@ -342,7 +342,7 @@ func requireNoLeaks(t *testing.T, metrics string, pid int, goroutines float64, f
 func rounded(d time.Duration) time.Duration { return d.Round(10 * time.Microsecond) }
 
 // from returns the plan with a separate source address, where available, so that limits reached by one attacker do not
-// affect another one.
+// affect another attacker.
 func (p plan) from(i int) plan {
 	if p.From != "" {
 		p.From = fmt.Sprint("127.0.0.", 2+i)
@@ -350,8 +350,8 @@ func (p plan) from(i int) plan {
 	return p
 }
 
-// control runs some attacks against another process, and logs their effect on the legitimate client. This is the effect
-// of sharing CPUs with the attacker, which no node can avoid.
+// control runs some attacks against another process, and logs their effect on the legitimate client. This is the
+// effect of sharing CPUs with the attacker, which no node can avoid.
 func control(t *testing.T, g *legitimate, attack plan, each time.Duration) {
 	t.Helper()
 	attack.Address = decoy(t)

@@ -81,7 +81,8 @@ func (w *windows) follow(h *h2, done chan<- string) {
 	}
 }
 
-// take returns a call with at least the given window, or 0 when the connection has ended.
+// take waits for a call with a window of at least the given bytes, reserves these bytes, and returns the call. It
+// returns 0 when the connection or ctx has ended. The search starts after *from, which take updates.
 func (w *windows) take(ctx context.Context, calls int, from *int, bytes int) uint32 {
 	for {
 		w.mu.Lock()

@@ -55,7 +55,7 @@ func peakMemory(t *testing.T, pid int) int64 {
 }
 
 // openFiles returns the number of open files of a process, by kind, or nil if unavailable. It excludes log segments,
-// because their number grows until a checkpoint releases the oldest ones.
+// because their number grows until a checkpoint releases the oldest segments.
 func openFiles(pid int) map[string]int {
 	dir := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(dir)

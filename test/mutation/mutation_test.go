@@ -17,7 +17,7 @@ import (
 
 const root = "../.."
 
-// row is a row of the table: with the hook, the test of the package fails with this output.
+// row is a row of the table: if hook disables its rule, the test of the package fails with this output.
 type row struct{ hook, pkg, test, output string }
 
 var (

@@ -125,7 +125,7 @@ life_of_deb() {
   [[ -s /var/lib/lockstep/page.db ]] || fail "purge deleted the messages"
   is "the owner of the data" "$(owner /var/lib/lockstep)" "lockstep:lockstep 700"
   grep -q 'keeping the messages' /tmp/dpkg.log
-  # After a reinstallation the node has its messages. After a purge with LOCKSTEP_PURGE_DATA, nothing remains.
+  # After a reinstallation, the node has its messages. After a purge with LOCKSTEP_PURGE_DATA, nothing remains.
   install_deb 0.2.0
   configure_standalone
   start_node

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the Python client: formatting, types, tests that kill the active of a pair, test/conformance, switches
-# of two sites (test/sites/real), and a wheel that is built and installed. It creates a virtual environment and
+# between two sites (test/sites/real), and a wheel that is built and installed. It creates a virtual environment and
 # installs the pinned client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: the test cannot run here.
 # Usage:
 #   test/python/run.sh        everything

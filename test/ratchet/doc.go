@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package ratchet counts undesirable constructs per file. Its tests fail if a file has more of them than testdata
-// allows:
+// Package ratchet counts undesirable constructs per file. Its tests fail if a file has more such constructs than
+// testdata allows:
 //
 //	realtime.txt   waits and time limits in real time in tests of the default tier
 //	sentences.txt  assertions on sentences instead of codes, reasons and fields

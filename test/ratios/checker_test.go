@@ -68,7 +68,7 @@ func TestParseReportsErrors(t *testing.T) {
 	require.Contains(t, err.Error(), "duplicate")
 }
 
-// A ratio is the quotient of two values; a missing value has no default.
+// A ratio is the quotient of two values. A missing value is an error.
 func TestQuotient(t *testing.T) {
 	r := ratio{
 		Of: value{Run: "a", Line: map[string]any{"phase": "write", "median": true}, Field: "rate"},
@@ -160,8 +160,8 @@ func TestMeasure(t *testing.T) {
 	require.Equal(t, 1, failures, "the ratio 10/10 of the only round is too low")
 }
 
-// TestFake is not a test, but the program that TestMeasure runs. Its arguments are `rates R1 R2 R3 --output json`. Call
-// n with the same rates prints the rate with the index n.
+// TestFake is not a test, but the program that TestMeasure runs. Its arguments are `rates R1 R2 R3 --output json`.
+// Call n with the same rates prints the rate with the index n.
 func TestFake(t *testing.T) {
 	calls := os.Getenv(fakeVariable)
 	args := os.Args[1:]

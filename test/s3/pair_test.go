@@ -186,7 +186,7 @@ func TestBackupDuringFailover(t *testing.T) {
 		made <- err
 	}()
 	s.waitForMark()
-	link.Cut() // the backup cannot end before the active was killed
+	link.Cut() // the backup cannot end before the active is killed
 	select {
 	case err := <-made:
 		require.FailNow(t, "the backup ended before the active was killed", "%v", err)

@@ -187,7 +187,7 @@ func startThrottlingProxy(t *testing.T, s *server, bytesPerSecond int) *throttli
 	}}
 	proxy := &httputil.ReverseProxy{Transport: transport, Rewrite: func(r *httputil.ProxyRequest) {
 		r.SetURL(target)
-		r.Out.Host = r.In.Host // the signature covers it
+		r.Out.Host = r.In.Host // the signature covers the host
 	}}
 	b := &throttlingProxy{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -208,7 +208,7 @@ func startThrottlingProxy(t *testing.T, s *server, bytesPerSecond int) *throttli
 	return b
 }
 
-// slowConn limits each direction to a rate in bytes per second.
+// slowConn limits the total rate of both directions, in bytes per second.
 type slowConn struct {
 	net.Conn
 	limit *rate.Limiter

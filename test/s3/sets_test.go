@@ -42,7 +42,7 @@ func eachLocation(t *testing.T, run func(t *testing.T, open func(prefix string) 
 }
 
 // A backup and the archived log can be restored to the end, to a record and to a time, from a directory and from a
-// bucket. After two more generations the oldest backup is removed.
+// bucket. After two more generations, the oldest backup is removed.
 func TestBackupsAndArchive(t *testing.T) {
 	eachLocation(t, func(t *testing.T, open func(string) backup.Objects) { backupsAndArchive(t, open, nil, nil) })
 }
@@ -239,9 +239,9 @@ func (k *killer) measure(do func()) {
 	k.t.Logf("an operation transfers %d bytes", k.bytes)
 }
 
-// during kills the server in part i of kills parts of do. If i is odd, it restarts the server immediately, and do must
-// succeed, because it retries for minutes. Otherwise it restarts the server after do has returned, and do must fail,
-// because it retries for only 100 ms.
+// during kills the server after i/kills of the bytes of do. If i is odd, it restarts the server immediately, and do
+// must succeed, because it retries for minutes. Otherwise it restarts the server after do has returned, and do must
+// fail, because it retries for only 100 ms.
 func (k *killer) during(i int, do func(p *s3.Store) error) error {
 	k.t.Helper()
 	o := options(k.t, "http://"+k.link.Address())
@@ -314,7 +314,7 @@ func TestBusyServer(t *testing.T) {
 	require.Contains(t, err.Error(), "300ms")
 }
 
-// Backups complete over a slow link, and a cancelled backup leaves no objects.
+// Backups complete over a slow link, and a canceled backup leaves no objects.
 func TestSlowServer(t *testing.T) {
 	s := startServer(t)
 	s.makeBucket(minio.MakeBucketOptions{})

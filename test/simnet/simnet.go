@@ -5,7 +5,7 @@
 //
 // Connections behave like TCP connections: bytes arrive in order, and bytes held back by a cut link arrive when the
 // link is restored. Links have a latency, and can be cut in one direction. A Process owns listeners and connections;
-// killing it closes the listeners and resets the connections. Writes never block. Otherwise a goroutine could wait
+// killing it closes the listeners and resets the connections. Writes never block. Otherwise, a goroutine could wait
 // for the network with a lock held, which would stop the clock of the bubble.
 //
 // The name of a host is an IP address, or any other string without a colon. Create a Network inside the bubble that
@@ -160,8 +160,8 @@ func (n *Network) ResetLink(a, b string) {
 	}
 }
 
-// SetPower turns a host off or on. Other hosts are not notified of a power-off. The resets sent by Kill arrive when the
-// host is on again.
+// SetPower turns a host off or on. Other hosts are not notified of a power-off. The resets sent by Kill arrive when
+// the host is on again.
 func (n *Network) SetPower(host string, on bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

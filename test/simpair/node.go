@@ -207,7 +207,7 @@ func (n *Node) Shutdown() { n.cancel() }
 func (n *Node) Stop() error {
 	n.cancel()
 	<-n.done
-	n.ended.Do(n.process.Kill) // as the kernel would close its connections
+	n.ended.Do(n.process.Kill) // closes its connections, as the kernel would
 	if n.killed.Load() {
 		return nil
 	}
@@ -218,7 +218,7 @@ func (n *Node) Stop() error {
 // the page cache, and its lease lasts until it expires.
 func (n *Node) Kill() {
 	n.killed.Store(true)
-	n.SetCoordinatorReachable(false) // first: otherwise the node could drop the standby when its connection is reset
+	n.SetCoordinatorReachable(false) // first, so that the node cannot drop a standby after its kill
 	n.ended.Do(n.process.Kill)
 	n.cancel()
 }

@@ -70,8 +70,8 @@ func (a *store) connectivityOf(host string) *connectivity {
 	return r
 }
 
-// stopResponding drops all traffic between a host and the coordinator, or restores it. The host does not detect that
-// until notify is called.
+// stopResponding drops all traffic between a host and the coordinator, or restores it. The host does not detect the
+// change until notify is called.
 func (a *store) stopResponding(host string, unresponsive bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -255,8 +255,8 @@ func (c *coordinator) later(expect failover.Revision, next failover.Record) {
 	})
 }
 
-// Watch implements failover.Coordinator. Observations are delayed while the link drops traffic. Then only the newest
-// one is delivered.
+// Watch implements failover.Coordinator. While the link drops traffic, observations are delayed. Afterwards, only the
+// newest observation is delivered.
 func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 	in, out := c.inner.Watch(ctx), make(chan failover.Observation)
 	go func() {
@@ -283,8 +283,8 @@ func (c *coordinator) Watch(ctx context.Context) <-chan failover.Observation {
 }
 
 // arrives waits until an observation can reach the node, and then returns true. If a newer observation replaces it,
-// arrives returns that one; if ctx or in ends, it returns false and nil. An observation of an unreachable coordinator
-// is not delayed, because the node itself makes it.
+// arrives returns false and the newer observation. If ctx or in ends, it returns false and nil. An observation of an
+// unreachable coordinator is not delayed, because the node itself makes it.
 func (c *coordinator) arrives(
 	ctx context.Context, in <-chan failover.Observation, o failover.Observation,
 ) (bool, *failover.Observation) {

@@ -67,7 +67,7 @@ func (w *world) moveDisk(ctx context.Context, h *historycheck.History, m diskMov
 	}
 }
 
-// imageFor returns the image for a move: a recent one, or a random one that is behind the coordinator's high-water
+// imageFor returns the image for a move: a recent image, or a random image that is behind the coordinator's high-water
 // mark.
 func (w *world) imageFor(ctx context.Context, m diskMove, h *host) (image, error) {
 	var rng *mathrand.Rand
@@ -107,8 +107,8 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 	return len(rec.InSync) == 2, err
 }
 
-// startMoved starts the node of a host with a moved disk, and waits until the node responds. Then the node has accepted
-// the disk, and the move is counted.
+// startMoved starts the node of a host with a moved disk, and waits until the node responds. Then the node has
+// accepted the disk, and the move is counted.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
 	w.record("%s is started", h.name)
@@ -224,8 +224,8 @@ func (w *world) rollBackBoth(ctx context.Context, h *historycheck.History, m dis
 	return nil
 }
 
-// requireWaits checks the nodes after a start with older images and without a node that has the missing data: none is
-// active or standby, and at least one reports that it waits for the data.
+// requireWaits checks nodes that started with older images, while no running node has the missing data. No node may be
+// active or standby, and at least one node must report that its disk is older.
 func (w *world) requireWaits(ctx context.Context, hosts ...*host) error {
 	var reported []string
 	for _, h := range hosts {
@@ -326,7 +326,7 @@ func (w *world) cloneUnreachable(ctx context.Context, m diskMove, original, othe
 	return w.stopOne(ctx, m, original, other, moved)
 }
 
-// stopOne acts as an operator after a report of two processes with one identity. The process that is active or
+// stopOne acts as an operator after a report of two processes with the same identity. The process that is active or
 // standby continues, and the other host receives its original disk.
 func (w *world) stopOne(ctx context.Context, m diskMove, original, copied *host, moved *volume) error {
 	first, second := w.rank(ctx, original), w.rank(ctx, copied)

@@ -74,7 +74,7 @@ func (v *volume) copied(i image) *volume {
 	return &volume{mem: i.mem.CrashClone(nil), images: v.images}
 }
 
-// put replaces the disk of a host, which must be down, and returns the previous one.
+// put replaces the disk of a host, which must be down, and returns the previous disk.
 func (h *host) put(v *volume) *volume {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -141,11 +141,11 @@ type move uint8
 const (
 	// a node's disk is replaced by an older image; the coordinator has a later high-water mark
 	oldImage      move = iota
-	recentImage        // the same, usually without a later high-water mark
+	recentImage        // a node's disk is replaced by an older image, usually without a later high-water mark
 	oldImages          // the disks of both nodes are replaced by older images
 	clone              // a copy of a node's disk starts on the other host while the original is running
-	cloneFirst         // … after both nodes went down, and before the original
-	cloneIsolated      // … while the original has no connection to any host
+	cloneFirst         // a copy starts on the other host after both nodes went down, and before the original
+	cloneIsolated      // a copy starts on the other host while the original has no connection to any host
 	swapDisks          // both nodes go down, and their disks are exchanged
 	emptyDisk          // a node returns with an empty disk
 	restored           // a node returns with a restored backup, which belongs to no pair

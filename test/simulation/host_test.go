@@ -238,7 +238,7 @@ func newHost(w *world, name string) *host {
 	return &host{w: w, name: name, address: name + ":7420", vol: newVolume()}
 }
 
-// logger returns the logger of the nodes, which discards everything unless verbose.
+// logger returns the logger of the nodes. If verbose is false, the logger discards everything.
 func logger(out zap.Option, verbose bool) *zap.Logger {
 	if !verbose {
 		return zap.NewNop()

@@ -41,8 +41,9 @@ func (w *world) putSchedule(ctx context.Context) error {
 	return err
 }
 
-// checkSchedule waits for an occurrence after the call, and verifies that each one until then was published once
-// (INV-24). After a lowDisk fault occurrences may be missing, because a node with low disk space rejects publishes.
+// checkSchedule waits for an occurrence after the call, and verifies that each occurrence until then was published
+// once (INV-24). After a lowDisk fault, occurrences may be missing, because a node with low disk space rejects
+// publishes.
 func (w *world) checkSchedule(ctx context.Context) error {
 	w.mu.Lock()
 	failure := w.searchFailure

@@ -52,8 +52,8 @@ type options struct {
 	// Archive is the directory of the log archive of node a, on the real disk; empty for none. drawOptions leaves it
 	// empty.
 	Archive string
-	// LosesSyncs makes every fsync of a log report success without effect once the pair is in sync, to test the simulation
-	// itself.
+	// LosesSyncs makes every fsync of a log report success without effect once the pair is in sync, to test the
+	// simulation itself.
 	LosesSyncs bool
 }
 
@@ -228,7 +228,7 @@ func (w *world) wait(ctx context.Context, label string, holds func(s [2]*pb.GetS
 	var s [2]*pb.GetStatusResponse
 	for {
 		if now := w.statuses(ctx); ctx.Err() == nil || s == [2]*pb.GetStatusResponse{} {
-			s = now // a result that the end of ctx cut off is ignored
+			s = now // ignores statuses that are incomplete because ctx ended
 		}
 		if holds(s) {
 			return nil

@@ -9,10 +9,10 @@
 // TestSites runs the workload of test/cluster against all four nodes, with transactions, deduplication, delays,
 // expiry and prepared transactions. It adds a schedule and changes of access rules. Faults and switches come from
 // the seed. After a failed switch, its takeover is delivered again to all nodes. Within a minute after the last
-// fault, both pairs must be in sync, one of them the primary and the other pair its replica. Then no message is
-// lost, duplicated or out of order, and confirmed acknowledgements are permanent. No two sites have acknowledged
-// concurrently, and the contents of all nodes are equal. To compare the terms of two pairs, the simulation reports
-// them to the checker with the epoch as the upper half.
+// fault, both pairs must be in sync, one of them the primary and the other pair its replica. TestSites then requires
+// that no message is lost, duplicated or out of order, and that confirmed acknowledgements are permanent. It also
+// requires that the two sites did not acknowledge concurrently, and that the contents of all nodes are equal. To
+// compare the terms of two pairs, the simulation reports them to the checker with the epoch as the upper half.
 //
 // TestPromotions kills or cuts off the primary site at a random moment, and promotes the other site. The new primary
 // must have exactly the messages up to its origin. Of the transactions that were acknowledged before the last

@@ -25,7 +25,7 @@ type kind uint8
 const (
 	switchSite      kind = iota // an operator moves the primary role to the other site
 	kill                        // a node is killed, and started after the duration
-	killBoth                    // both nodes of a site
+	killBoth                    // both nodes of a site are killed, and started after the duration
 	stop                        // a node is stopped, and started after the duration
 	switchover                  // an operator hands over the active role within a pair
 	siteCut                     // the sites do not reach each other
@@ -240,7 +240,7 @@ func (w *world) target(ctx context.Context, f fault) (s *site, m, other *member)
 
 func (m *member) kill() { m.node.Kill() }
 
-// down ends a process. The returned function starts it.
+// down calls end, which ends the process of m. The returned function restarts the process.
 func (w *world) down(m *member, end func()) (restart func()) {
 	if !m.up {
 		return func() {}

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 )
 
-// The queues of a load, and the subscriptions of each. One subscription is consumed, the other one retains all
+// The queues of a load, and the subscriptions of each. One subscription is consumed, and the other retains all
 // messages.
 const (
 	loadQueues    = 2
@@ -156,7 +156,7 @@ func (l *load) consume(ctx context.Context, queue string) {
 	}
 }
 
-// stopProducing ends the producers after all of their publishes have a response.
+// stopProducing stops the producers, and waits until all their publishes have a response.
 func (l *load) stopProducing() { l.stop[0](); l.producing.Wait() }
 
 func (l *load) close() error {
@@ -180,7 +180,8 @@ func (l *load) ackedSoFar() []published {
 // id identifies a message.
 type id struct{ producer, n int }
 
-// stored reads all messages. It returns their sequences, and an error if a message is duplicated or out of order.
+// stored reads all messages. It returns their queues and sequences, or an error if a message is duplicated or out of
+// order.
 func (l *load) stored(ctx context.Context) (map[id]cursor, error) {
 	all := map[id]cursor{}
 	for i := range loadQueues {

@@ -38,7 +38,7 @@ type promotion struct {
 }
 
 // simulatePromotion promotes the replica after a failure of the primary site, and checks that the loss does not
-// exceed the one that the status of the replica reported.
+// exceed the loss that the status of the replica reported.
 func simulatePromotion(w *world) (err error) {
 	w.start()
 	ctx := w.T.Context()
@@ -112,7 +112,8 @@ func (w *world) disturb(rng *rand.Rand, replica *site) {
 	})
 }
 
-// fail kills the primary site or cuts it off, completely or only from the other site; or neither.
+// fail kills the primary site, cuts it off completely or only from the other site, or leaves it as it is. It may also
+// kill the active of the replica.
 func (w *world) fail(rng *rand.Rand, p *promotion) {
 	cutSites := func() { w.eachLink(func(a, b *member) { w.Net.SetCut(a.host, b.host, true) }) }
 	label := ""
@@ -236,8 +237,8 @@ func (s *site) by(m *published) bool {
 	return slices.ContainsFunc(s.members[:], func(n *member) bool { return n.address == m.Address })
 }
 
-// checkStored compares the acknowledged messages with the stored ones. It returns the number of transactions of the old
-// primary that are lost.
+// checkStored compares the acknowledged messages with the stored messages. It returns the number of transactions of
+// the old primary that are lost.
 func (w *world) checkStored(l *load, p *promotion, stored map[id]cursor) (lost int, err error) {
 	for _, err := range l.failed {
 		return 0, fmt.Errorf("publish failed: %w", err)

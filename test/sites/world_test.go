@@ -51,7 +51,7 @@ const (
 	switchLimit     = 30 * time.Second
 	switchoverLimit = 5 * time.Second
 	promotionLimit  = 10 * time.Second
-	// everyLabel is the number of seeds from which everything that a test counts must have occurred.
+	// everyLabel is the number of seeds from which each label of a test must have been counted.
 	everyLabel = 100
 	// epochBits is the bit position of the epoch in the terms that conns report.
 	epochBits = 32
@@ -126,7 +126,7 @@ func (s *totals) String() string {
 	return strings.Join(parts, "; ")
 }
 
-// member is a node of a site. Only the goroutine of the test uses it.
+// member is a node of a site. Only the goroutine of the test uses node and up.
 type member struct {
 	name, host, address string
 	node                *simpair.Node

@@ -159,8 +159,8 @@ func (s *sampler) table() string {
 	return b.String()
 }
 
-// growth returns the ratio of the median in the last quarter to the median in the second one. The first quarter is
-// ignored, because caches fill in it.
+// growth returns the ratio of the median in the last quarter to the median in the second quarter. The first quarter is
+// ignored, because caches fill during this time.
 func (s *sampler) growth(name string) float64 {
 	return s.between(name, 0.75, 1) / max(s.between(name, 0.25, 0.5), 1)
 }

@@ -25,18 +25,18 @@ const (
 	bound = 60 * time.Second
 	// defaultTime is long enough to kill each node once, which checks the test itself.
 	defaultTime = 6 * time.Second
-	// flatFrom is the duration from which growth is checked. A shorter test includes the first checkpoints and the filling
-	// of caches.
+	// flatFrom is the duration from which growth is checked. A shorter test includes the first checkpoints and the
+	// filling of caches.
 	flatFrom = 30 * time.Minute
-	// maxGrowth is the largest accepted ratio of the last quarter to the second one.
+	// maxGrowth is the largest accepted ratio of the last quarter to the second quarter.
 	maxGrowth = 1.25
 	// minGrowthBytes and minGrowthCount are the smallest differences that count as growth.
 	minGrowthBytes, minGrowthCount = 16 << 20, 16
 )
 
 // No quantity grows in a pair with etcd, and in a pair with a witness, under the load of a cluster.Workload with
-// applications. The test takes LOCKSTEP_SOAK (a duration; default 6s), and kills or stops a node every
-// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the test). After every two kills it checks all responses to clients.
+// applications. LOCKSTEP_SOAK is the duration of the test (default 6s). The test kills or stops a node every
+// LOCKSTEP_SOAK_KILLS (default 3m, or a third of the test). After every two kills, it checks all responses to clients.
 // It writes the samples to soak-*.csv in LOCKSTEP_KEEP, and a table of the quarters to the log. LOCKSTEP_SOAK_RATE is
 // the rate of each of three producers in messages per second (default 60).
 func TestSoak(t *testing.T) {
@@ -174,7 +174,7 @@ func (s *run) sampleFor(d time.Duration) {
 	}
 }
 
-// kill ends a node by SIGKILL or SIGTERM, alternately the active and the standby, and restarts it.
+// kill ends the active or, in every second call, the standby, with SIGKILL or SIGTERM, and restarts the node.
 func (s *run) kill() {
 	s.t.Helper()
 	active, standby := s.inSync()

@@ -60,7 +60,7 @@ func (p *pair) load() *load {
 	return l
 }
 
-// done records the outcome of a call, unless the test is finished.
+// done records a successful call or, unless the test is finished, an error.
 func (l *load) done(ctx context.Context, principal string, began time.Time, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

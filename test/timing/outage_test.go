@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// An outage of the coordinator delays no publish while both nodes are up. After the outage a failover succeeds.
+// An outage of the coordinator delays no publish while both nodes are up. After the outage, a failover succeeds.
 func TestCoordinatorOutage(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
 		w, l := p.work(), p.load()

@@ -100,7 +100,7 @@ func (p *pair) restart(n *simpair.Node) *simpair.Node {
 	return p.nodes[i]
 }
 
-// outage makes requests to the coordinator block while it is on.
+// outage blocks requests to the coordinator while on is true.
 type outage struct{ on atomic.Bool }
 
 func (s *outage) wrap(c failover.Coordinator) failover.Coordinator {
@@ -141,8 +141,8 @@ func (c *unresponsiveCoordinator) LoadMark(ctx context.Context) (failover.Mark, 
 	return c.Coordinator.LoadMark(ctx)
 }
 
-// stopCoordinatorResponses makes requests to the coordinator block if silent is true, and restores the coordinator
-// otherwise.
+// stopCoordinatorResponses blocks requests to the coordinator if silent is true. Otherwise, it restores the
+// coordinator.
 func (p *pair) stopCoordinatorResponses(silent bool) {
 	p.away.on.Store(silent)
 	p.w.CoordinatorOf(&p.nodes[0].Config).SetDown(silent)

@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/simpair"
 )
 
-// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. Publishes take at
-// most that much longer.
+// A node keeps its role and stays in sync although its network traffic stops 30 times for 200 ms. A publish takes at
+// most as long as a stop and six round trips.
 func TestShortNetworkStalls(t *testing.T) {
 	for _, stalled := range []pb.Role{pb.Role_ROLE_ACTIVE, pb.Role_ROLE_STANDBY} {
 		t.Run(stalled.String(), func(t *testing.T) {
@@ -103,8 +103,8 @@ func TestSlowSyncs(t *testing.T) {
 	}
 }
 
-// A silence that is shorter than the timeout by a detector step and a heartbeat has no effect. After a silence that
-// is longer by a detector step and a round trip, the standby is dropped, or takes over.
+// A silence that ends a detector step and a heartbeat before the timeout has no effect. If a silence ends a detector
+// step and a round trip after the timeout, the standby is dropped, or takes over.
 func TestSilenceTimeouts(t *testing.T) {
 	for _, c := range []struct {
 		name    string

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command goadapter is the adapter of Azure/go-amqp for the cases of test/amqp. It reads requests as lines of JSON; see
-// ../README.md. The library supports neither transactions nor reconnecting; links.go reconnects, as an application
-// would.
+// Command goadapter is the adapter of Azure/go-amqp for the cases of test/amqp. It reads requests as lines of JSON;
+// see ../README.md. The library supports neither transactions nor reconnecting; links.go reconnects, as an
+// application would.
 package main
 
 import (
@@ -66,7 +66,7 @@ type outcome struct {
 	Text    string `json:"text,omitempty"`
 }
 
-// reply has the fields of all responses.
+// reply contains the fields of all kinds of responses.
 type reply struct {
 	Results  []outcome      `json:"results,omitempty"`
 	Messages []*messageForm `json:"messages,omitempty"`

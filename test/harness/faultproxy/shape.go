@@ -20,8 +20,8 @@ type Shape struct {
 	Delay time.Duration
 	// BytesPerSecond is the bandwidth in each direction, shared by all shaped connections of the relay; 0 means no limit.
 	BytesPerSecond int64
-	// Only, if not nil, restricts the shape to HTTP/2 connections with a first request for which it returns true. path is
-	// the path of that request, such as "/package.Service/Method". Data before the first request is not delayed.
+	// Only, if not nil, restricts the shape to HTTP/2 connections with a first request for which Only returns true. path
+	// is the path of that request, such as "/package.Service/Method". Data before the first request is not delayed.
 	Only func(path string) bool
 }
 
@@ -84,7 +84,8 @@ func newShaped(p *Relay, only func(path string) bool) *shaped {
 	return c
 }
 
-// inspect searches for the first request in the data to the target. When the request is known, inspect sets slow.
+// inspect searches for the first request in the data to the target. When the request is known, inspect sets slow to
+// the result of only.
 func (c *shaped) inspect(data []byte) {
 	if c.head == nil {
 		return
@@ -181,7 +182,7 @@ func (c *shaped) write(to net.Conn, chunks <-chan chunk, d Direction) {
 	}
 }
 
-// transit reserves bandwidth for n bytes. It returns the times at which the last of them is sent and arrives.
+// transit reserves bandwidth for n bytes. It returns the times at which the last byte is sent and arrives.
 func (p *Relay) transit(d Direction, n int, now time.Time) (sent, arrives time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -18,7 +18,7 @@ const (
 	RuleLost Rule = "lost"
 	// RuleDuplicate means that a message is stored more than once, or that two messages have the same sequence.
 	RuleDuplicate Rule = "doubled"
-	// RuleMoved means that a message is stored under another sequence, or in another queue, than acknowledged to its
+	// RuleMoved means that the sequence or the queue of a stored message differs from the acknowledgement to its
 	// publisher.
 	RuleMoved Rule = "moved"
 	// RuleOrder means that messages are stored or delivered in a wrong order. For example, a message was sent after
@@ -29,10 +29,10 @@ const (
 	RuleGroup Rule = "group"
 	// RulePhantom means that a stored or delivered message was not published to that queue by any producer.
 	RulePhantom Rule = "phantom"
-	// RuleRefused means that a publish was rejected with a guarantee that nothing was stored, but it was stored.
+	// RuleRefused means that a publish was rejected with a guarantee that nothing was stored, but its message was stored.
 	RuleRefused Rule = "refused"
-	// RuleUncommitted means that a message was delivered under a sequence that, at the end, has no message or another
-	// one.
+	// RuleUncommitted means that a message was delivered under a sequence that, at the end, has no message or a
+	// different message.
 	RuleUncommitted Rule = "uncommitted"
 	// RuleUndelivered means that a stored message was never delivered by a subscription that was drained.
 	RuleUndelivered Rule = "undelivered"
@@ -50,7 +50,7 @@ const (
 	// RuleSettled means that a message is acknowledged although no consumer acknowledged it.
 	RuleSettled Rule = "settled"
 	// RuleEffects means that the number of applied purges, queue creations or queue deletions differs from the number
-	// of confirmed ones.
+	// of confirmed operations.
 	RuleEffects Rule = "effects"
 	// RuleSemantics means that a call returned an error that its documentation does not list for that case.
 	RuleSemantics Rule = "meaning"
@@ -219,8 +219,8 @@ func (c *checker) realTimeOrder() {
 	}
 }
 
-// lsns checks that an LSN identifies one transaction, and that a queue's sequences increase with the LSN. A transaction
-// is a batch of one producer for one queue or a transaction of one application.
+// lsns checks that an LSN identifies one transaction, and that a queue's sequences increase with the LSN. A
+// transaction is a batch of one producer for one queue or a transaction of one application.
 func (c *checker) lsns() {
 	type origin struct {
 		queue    string
@@ -313,8 +313,8 @@ func subOf(drained, queue string) (string, bool) {
 	return "", false
 }
 
-// unknowns checks the number of unknown outcomes. A producer retries messages without a response until it is closed, so
-// that almost no outcome is unknown.
+// unknowns checks the number of unknown outcomes. A producer retries messages without a response until it is closed,
+// so that almost no outcome is unknown.
 func (c *checker) unknowns() {
 	unknown := 0
 	for _, p := range c.h.Publishes {

@@ -11,8 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// valid returns a history without violations: two producers, a rejected and an unknown publish (the latter stored), and
-// one redelivery before the acknowledgement.
+// valid returns a history without violations: two producers, a rejected and an unknown publish (the latter stored),
+// and one redelivery before the acknowledgement.
 func valid() *History {
 	ms := func(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 	h := NewHistory()
@@ -159,8 +159,8 @@ func TestCheckerReportsViolations(t *testing.T) {
 	}
 }
 
-// outOfOrder adds deliveries of the last two messages in reverse order, four seconds later, to a consumer with these
-// streams.
+// outOfOrder reverses the last two deliveries, delays them by four seconds, and assigns them to a stream. The history
+// then contains the given streams.
 func outOfOrder(h *History, streams ...Stream) {
 	for _, s := range streams {
 		s.Queue, s.Sub = "q", "work"
@@ -173,8 +173,8 @@ func outOfOrder(h *History, streams ...Stream) {
 	}
 }
 
-// The checker accepts a delivery out of order if another stream of the subscription, to which the message may have been
-// assigned, was open until recently.
+// The checker accepts a delivery out of order if another stream of the subscription, to which the message may have
+// been assigned, was open until recently.
 func TestCheckerAcceptsRedeliveryFromOtherStream(t *testing.T) {
 	for name, streams := range map[string][]Stream{
 		"concurrent streams": {{Began: 1, Ended: 0}, {Began: 2}},

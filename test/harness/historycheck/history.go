@@ -100,8 +100,8 @@ type Digest struct {
 	Messages uint64 `json:"messages"`
 }
 
-// History is the record of a workload. Its methods are safe for concurrent use. Its fields may be read when all callers
-// have finished.
+// History is the record of a workload. Its methods are safe for concurrent use. Its fields may be read when all
+// callers have finished.
 type History struct {
 	start time.Time
 
@@ -217,8 +217,8 @@ func (h *History) Note(format string, args ...any) {
 		fmt.Sprintf(format, args...)))
 }
 
-// AckedAfter returns the time of the first acknowledgement received after the given time from a node other than the one
-// at notBy. (Late responses of a killed node may still be received.)
+// AckedAfter returns the time of the first acknowledgement received after the given time from a node other than the
+// node at notBy. (Late responses of a killed node may still be received.)
 func (h *History) AckedAfter(after time.Duration, notBy string) (at time.Duration, ok bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

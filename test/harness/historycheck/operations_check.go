@@ -137,7 +137,8 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 	}
 }
 
-// lives checks that creations and deletions of a queue alternate, and that each was applied as often as confirmed.
+// lives checks that creations and deletions of a queue alternate, and that the queue exists at the end if and only if
+// the last of them was a creation.
 func (c *checker) lives(queue string, ops []*Operation) {
 	// between returns the minimum and the maximum number of operations of a kind that were applied by a time.
 	between := func(kind Kind, at time.Duration) (least, most int) {
@@ -277,8 +278,8 @@ func shared(streams []Stream, at time.Duration) bool {
 	return false
 }
 
-// terms checks that at most one process acknowledges at any time: only one node acknowledges in each term, and after an
-// acknowledgement in a term, later requests are not acknowledged in a lower one.
+// terms checks that at most one process acknowledges at any time. Only one node may acknowledge in each term. After an
+// acknowledgement in a term, later requests must not be acknowledged in a lower term.
 func (c *checker) terms() {
 	byDone := []*Publish{}
 	node := map[uint64]*Publish{}

@@ -116,7 +116,7 @@ func (l *amqpLoad) failed(what string, err error) {
 }
 
 // onSessions calls run with a session on a node that serves. After an error of the connection, it calls run again
-// with another session, until run succeeds or ctx ends.
+// with another session. It returns when run succeeds or returns another error, or when ctx ends.
 func (l *amqpLoad) onSessions(ctx context.Context, run func(*amqp.Session) error) error {
 	tick := time.NewTicker(amqpBackoff)
 	defer tick.Stop()
@@ -285,7 +285,8 @@ func (l *amqpLoad) consume(ctx context.Context, consumer int) {
 	}
 }
 
-// received records a delivery. A message is not redelivered after the node has confirmed that it is accepted.
+// received records a delivery. If the node has confirmed an earlier acceptance of the message, received records an
+// error.
 func (l *amqpLoad) received(n, consumer int) *amqpDelivery {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -300,7 +301,7 @@ func (l *amqpLoad) received(n, consumer int) *amqpDelivery {
 	return d
 }
 
-// continued waits until a message is accepted after a time.
+// continued waits until a message is accepted after a time, and records the longest gap since its last call.
 func (l *amqpLoad) continued(since time.Time) {
 	l.t.Helper()
 	eventually(l.t, "acceptance of an AMQP message", func(context.Context) bool {

@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// TestCost alternately measures a pair with a replica site and a pair without one: the publish rate of 64
-// publishers, the 99th percentile of the latency of paced publishes, and the CPU time of the nodes of the pair per
+// TestCost alternately measures a pair with a replica site and a pair without a replica. It measures the publish rate
+// of 64 publishers, the 99th percentile of the latency of paced publishes, and the CPU time of the pair's nodes per
 // paced message.
 //
 //	taskset -c 0 env LOCKSTEP_REPLICA_CPUS=1 go test -tags deep,measure ./test/sites/real -run TestCost -v
@@ -36,11 +36,11 @@ import (
 //	LOCKSTEP_RATE=2000       paced publishes per second
 //
 // All processes share one machine. With taskset and LOCKSTEP_REPLICA_CPUS, the nodes of the replica and all other
-// processes use separate CPUs, as on separate machines. Without, the nodes of the replica have the lowest priority
+// processes use separate CPUs, as on separate machines. Otherwise, the nodes of the replica have the lowest priority
 // (nice 19), and compete for CPU time. In both cases, they compete for caches and the disk. The link between the
 // sites has no delay and no relay: relays would use the CPUs of the primary. The CPU time per message includes the
-// time until the replica has all messages. The rate omits the work for a replica that falls behind: see the time for
-// which it is behind.
+// time until the replica has all messages. The rate does not include the work for a replica that falls behind. The log
+// contains the time for which the replica was behind.
 func TestCost(t *testing.T) {
 	n, period, rate := rounds(t, 5, 1), duration(t, "LOCKSTEP_PERIOD", 10*time.Second), perSecond(t)
 	w, with := startReplicated(t, "with replica", binary)
@@ -81,7 +81,8 @@ func startReplicated(t *testing.T, name, binary string) (*world, *costSide) {
 	return w, &costSide{name: name, pair: w.east.pair, settle: func() { w.caughtUp(w.east) }}
 }
 
-// startNeighbor starts a pair with 64 publishers on the CPUs of the replica. It returns when it publishes.
+// startNeighbor starts a pair with 64 publishers on the CPUs of the replica. It returns when the publishers are
+// running.
 func startNeighbor(t *testing.T, rate string, period time.Duration) (end func()) {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +103,7 @@ func startNeighbor(t *testing.T, rate string, period time.Duration) (end func())
 	}
 }
 
-// compare prints the ratios to a pair without a replica.
+// compare logs the ratios to a pair without a replica.
 func (s *costSide) compare(t *testing.T, alone *costSide) {
 	t.Helper()
 	var rates, cpu, latencies []float64
@@ -130,7 +131,7 @@ type costSide struct {
 	pair     *harness.Pair
 	client   *client.Client
 	settle   func()              // waits until no work of the load remains
-	neighbor func() (end func()) // starts another load during the publishers
+	neighbor func() (end func()) // starts another load, which runs while the publishers run
 	all      []cost
 }
 

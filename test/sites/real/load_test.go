@@ -221,7 +221,7 @@ func (l *load) snapshot() []ack {
 	return slices.Clone(l.acks)
 }
 
-// acked waits for an acknowledgement of a publish by a site after the given time.
+// acked waits until a site acknowledges a publish after the given time.
 func (l *load) acked(by *site, since time.Time) {
 	l.t.Helper()
 	eventually(l.t, "acknowledgement by "+by.name, func(context.Context) bool {
@@ -238,7 +238,7 @@ func (l *load) acked(by *site, since time.Time) {
 // idle reports whether all publishes have an outcome.
 func (l *load) idle() bool { return l.open.Load() == 0 }
 
-// longestGap returns the longest time between two consecutive acknowledgements around a period.
+// longestGap returns the longest interval between two consecutive acknowledgements that overlaps the given range.
 func (l *load) longestGap(from, to time.Time) (gap time.Duration) {
 	all := l.snapshot()
 	for i := 1; i < len(all); i++ {

@@ -2,8 +2,8 @@
 
 //go:build unix && deep
 
-// Package real runs two sites as processes: a pair with an etcd at each, and a slow link between them (20 ms in each
-// direction, 20 MB/s). The tests switch and promote sites under load, kill nodes, and compare the responses
+// Package real runs two sites as processes: a pair with an etcd at each site, and a slow link between the sites (20 ms
+// in each direction, 20 MB/s). The tests switch and promote sites under load, kill nodes, and compare the responses
 // with the stored messages. They run a few rounds by default:
 //
 //	LOCKSTEP_ROUNDS=100   run this number of rounds

@@ -190,7 +190,7 @@ func (w *world) promoteAfterKill(to *site, watch *replicationWatch) (p promotion
 	return p
 }
 
-// checkPromotion compares the receipts of the old primary with the status and with the content of the new one. It
+// checkPromotion compares the receipts of the old primary with the status and the content of the new primary. It
 // returns the acknowledged publishes that are lost, and the number of their transactions. It removes these publishes
 // from the load.
 func (l *load) checkPromotion(c *client.Client, from *site, p promotion) (gone map[int]bool, transactions int) {

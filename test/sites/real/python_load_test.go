@@ -58,7 +58,8 @@ func pythonPath(t *testing.T) string {
 	return path
 }
 
-// findPython returns a Python interpreter that can import the client, or "". The test fails if LOCKSTEP_PYTHON cannot.
+// findPython returns a Python interpreter that can import the client, or "". If LOCKSTEP_PYTHON is set, but cannot
+// import the client, the test fails.
 func findPython(t *testing.T) string {
 	t.Helper()
 	given := os.Getenv("LOCKSTEP_PYTHON")

@@ -86,7 +86,7 @@ func (r Rule) matches(op faultfs.Op) bool {
 
 // errno returns the error named by r.Error, or nil if r.Error is empty. The second result is ErrState if the name is
 // invalid.
-func (r Rule) errno() (error, error) { // the first result is a value
+func (r Rule) errno() (error, error) { // the first result is the simulated error
 	switch r.Error {
 	case "":
 		return nil, nil

@@ -81,7 +81,7 @@ func TestStallEndsWithNextState(t *testing.T) {
 	require.ErrorIs(t, <-done, syscall.EIO, "fault of the new state")
 }
 
-// A PUT request sets the state and rejects invalid ones, a GET request returns the hits.
+// A PUT request sets a valid state, and is rejected for an invalid state. A GET request returns the hits.
 func TestHTTPInterface(t *testing.T) {
 	d := faultdisk.New(vfs.OS())
 	name := filepath.Join(t.TempDir(), "a")

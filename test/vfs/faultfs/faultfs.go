@@ -67,7 +67,7 @@ type Op struct {
 }
 
 // ErrDropped, returned by a hook, makes an operation report success without executing it, for example a write or a
-// sync. An operation with a result (open, read, stat, …) fails with it instead.
+// sync. An operation with a result (open, read, stat, …) fails with ErrDropped instead.
 var ErrDropped = errors.New("operation was dropped by a fault hook")
 
 // ShortWrite, returned by a hook, makes a write store only its first Bytes bytes and fail with ShortWrite.
@@ -103,9 +103,10 @@ type FS struct {
 // New returns an FS on inner. Without a hook it only counts operations.
 func New(inner vfs.FS) *FS { return &FS{inner: inner} }
 
-// SetHook sets the hook that is called before every operation, in the goroutine of the operation and without locks. The
-// hook may block, and may use the inner filesystem. If it returns an error, the operation fails without being executed,
-// except for ErrDropped, *ShortWrite and *FlipBit. The hook must be safe for concurrent use. nil removes it.
+// SetHook sets the hook that is called before every operation, in the goroutine of the operation and without locks.
+// The hook may block, and may use the inner filesystem. If it returns an error, the operation fails without being
+// executed, except for ErrDropped, *ShortWrite and *FlipBit. The hook must be safe for concurrent use. nil removes
+// it.
 func (f *FS) SetHook(hook func(Op) error) {
 	if hook == nil {
 		f.hook.Store(nil)

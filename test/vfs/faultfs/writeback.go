@@ -25,7 +25,7 @@ const writeBackRun = 512
 
 // WriteBack is a filesystem that buffers file writes in memory until they are synced. Reads return all written data;
 // the inner filesystem contains only synced and leaked data. So a kill of the process leaves the same files as a power
-// failure. Without WriteBack the page cache of the operating system keeps the writes of a killed process.
+// failure. Without WriteBack, the page cache of the operating system retains the writes of a killed process.
 //
 // Only contents are buffered. Names, sizes and holes reach the inner filesystem immediately, as with some journaling
 // filesystems. memfs.FS.CrashClone also loses unsynced names, sizes and holes.
@@ -43,8 +43,8 @@ type WriteBack struct {
 	rng     *rand.Rand
 }
 
-// NewWriteBack returns a WriteBack on inner, which no other program may write to. It buffers nothing until Hold enables
-// it.
+// NewWriteBack returns a WriteBack on inner, which no other program may write to. It buffers nothing until Hold
+// enables it.
 func NewWriteBack(inner vfs.FS) *WriteBack {
 	return &WriteBack{inner: inner, nodes: make(map[string]*heldFile)}
 }

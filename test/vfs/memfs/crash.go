@@ -5,8 +5,8 @@ package memfs
 import "math/rand"
 
 // CrashClone returns a copy of m in a state that a power failure could leave: with all synced data, and a random part
-// of the unsynced data, chosen by rng. With a nil rng only synced data survives. The same history and state of rng give
-// the same clone. CrashClone does not change m.
+// of the unsynced data, chosen by rng. With a nil rng, only synced data survives. The same history and state of rng
+// give the same clone. CrashClone does not change m.
 //
 // Each sector of 512 bytes survives independently: a later write may survive although an earlier one is lost. Changes
 // of names are atomic, and survive in the order of the operations on each file. The clone has no locks.
@@ -54,7 +54,7 @@ func (c *crash) keep(chance float64) bool {
 	}
 }
 
-// node returns the new inode for an old one. A directory contains only the synced names.
+// node returns the new inode for an old inode. A directory contains only the synced names.
 func (c *crash) node(old *inode) *inode {
 	if n := c.nodes[old]; n != nil {
 		return n
@@ -97,7 +97,7 @@ func (c *crash) names(pending []*nameOp) {
 	}
 }
 
-// file returns a new inode with the synced content and a random part of the unsynced one.
+// file returns a new inode with the synced content and a random part of the unsynced content.
 func (c *crash) file(old *inode) *inode {
 	chance := c.chance()
 	n := &inode{chunks: make([]chunk, len(old.chunks)), sizeBytes: old.syncedSize}
@@ -120,7 +120,7 @@ func (c *crash) file(old *inode) *inode {
 }
 
 // size returns the surviving size of a file with an unsynced size: the new size or, if the file has grown, possibly a
-// random size between the old and the new one.
+// random size between the old and the new size.
 func (c *crash) size(old *inode, chance float64) int64 {
 	if chance == 1 || old.sizeBytes < old.syncedSize || c.rng.Intn(2) == 0 {
 		return old.sizeBytes

@@ -263,7 +263,7 @@ func (m *FS) SyncDir(dir string) error {
 	case !node.isDir():
 		return pathErr("sync dir", dir, syscall.ENOTDIR)
 	}
-	// From the newest to the oldest, because a durable operation makes all earlier ones in its directories durable too.
+	// From the newest to the oldest, because a durable operation makes all earlier operations in its directories durable.
 	dirs := map[*inode]bool{node: true}
 	covered := make(map[*nameOp]bool)
 	for _, op := range slices.Backward(m.pending) {

@@ -46,7 +46,7 @@ public final class Load {
     void run(Connection c, long begin) throws Exception;
   }
 
-  /** Runs work in parallel, each on its own connection, when all are connected; begin is that time. */
+  /** Runs work on CLIENTS connections in parallel. It begins when all connections are open, at the time begin. */
   private static void inParallel(JmsConnectionFactory factory, Work work) throws Exception {
     AtomicLong begin = new AtomicLong();
     CyclicBarrier connected = new CyclicBarrier(CLIENTS, () -> begin.set(System.nanoTime()));

@@ -9,7 +9,7 @@ import org.springframework.jms.listener.SessionAwareMessageListener;
 
 /**
  * A Spring application as in docs/reference/amqp.md: a listener moves messages from the queue spring.in to spring.out in transacted
- * sessions, and a JmsTemplate sends 50 to spring.sent. Its argument is the URL; it exits at the end of its input.
+ * sessions, and a JmsTemplate sends 50 messages to spring.sent. The argument is the URL. The program exits at the end of its input.
  */
 public final class Spring {
   public static void main(String[] args) throws Exception {

@@ -18,8 +18,8 @@ import org.apache.qpid.jms.JmsTopic;
 import org.objectweb.jtests.jms.admin.Admin;
 
 /**
- * The administrator for Joram's tests. The parent process creates queues and topics: a line "admin", the operation and the name on
- * standard output; "ok" or the error on standard input.
+ * The administrator for Joram's tests. The parent process creates queues and topics. A request is a line on standard output with
+ * "admin", the operation and the name. The response is a line on standard input with "ok" or the error.
  */
 public final class LockstepAdmin implements Admin {
   private static final Map<String, Object> BOUND = new ConcurrentHashMap<>();

@@ -8,7 +8,7 @@ A line on the input stops the publishes. The program writes lines with a word an
     published QUEUE NUMBER SEQUENCE     receipt of a publish
     stopped                             all publishes have a receipt
     delivered SEQUENCE NUMBER           message received from WORK
-    confirmed SEQUENCE                  its acknowledgement is confirmed
+    confirmed SEQUENCE                  acknowledgement of a message is confirmed
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BATCH = 20  # acknowledgements per flush
 
 
 def write_line(*words: object) -> None:
-    """Write a line."""
+    """Write the words as a line."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
