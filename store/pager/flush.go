@@ -16,7 +16,7 @@ import (
 const writeBufferBytes = 1 << 20
 
 // extentWriter builds extents in their on-disk form. After about each megabyte it allocates the pages of all buffered
-// extents at once, and writes each range of adjacent pages with one write.
+// extents together, and writes each range of adjacent pages with one write.
 type extentWriter struct {
 	file    *page.File
 	buf     []byte

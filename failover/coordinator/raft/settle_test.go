@@ -57,8 +57,8 @@ func testAwaitHeartbeats(t *testing.T) {
 	require.NoError(t, <-answered)
 }
 
-// The heartbeat handler, which runs beside raft's main goroutine, receives only heartbeats of the current term of a
-// follower. The main goroutine receives the others unless its disk is stalled.
+// The heartbeat handler, which runs concurrently with raft's main goroutine, receives only heartbeats of the current
+// term of a follower. The main goroutine receives the others unless its disk is stalled.
 func TestHeartbeatsOfOtherTerms(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, testHeartbeatsOfOtherTerms)

@@ -1087,7 +1087,7 @@ type ScanResult struct {
 	Histogram []*SizeBucket `protobuf:"bytes,1,rep,name=histogram,proto3" json:"histogram,omitempty"`
 	// Candidate page sizes, with the resulting file sizes.
 	Candidates []*PageSizeCandidate `protobuf:"bytes,2,rep,name=candidates,proto3" json:"candidates,omitempty"`
-	// Candidate with the smallest cost, in bytes.
+	// Recommended page size, in bytes: the current page size, unless another one has an advantage.
 	Recommended uint32 `protobuf:"varint,3,opt,name=recommended,proto3" json:"recommended,omitempty"`
 	// Current page size, in bytes.
 	Current uint32 `protobuf:"varint,4,opt,name=current,proto3" json:"current,omitempty"`
@@ -1280,7 +1280,7 @@ func (x *SizeBucket) GetBytes() uint64 {
 	return 0
 }
 
-// PageSizeCandidate is the estimated layout of the stored messages with one page size.
+// PageSizeCandidate is the layout of page.db after a rewrite with one page size.
 type PageSizeCandidate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Page size in bytes.

@@ -593,7 +593,7 @@ type PromoteSiteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Reason, for the audit log. Required.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Promote even if the primary answers.
+	// Promote even if the primary responds.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

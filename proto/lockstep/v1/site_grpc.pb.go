@@ -70,7 +70,7 @@ type SiteServiceClient interface {
 	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_BEHIND.
 	PullSnapshot(ctx context.Context, in *PullSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullSnapshotResponse], error)
-	// ReportPosition reports to the primary up to which record the replica has applied its log. Replicas call it while
+	// ReportPosition reports the last record of the primary's log that the replica has applied. Replicas call it while
 	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
 	ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
@@ -254,7 +254,7 @@ type SiteServiceServer interface {
 	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_BEHIND.
 	PullSnapshot(*PullSnapshotRequest, grpc.ServerStreamingServer[PullSnapshotResponse]) error
-	// ReportPosition reports to the primary up to which record the replica has applied its log. Replicas call it while
+	// ReportPosition reports the last record of the primary's log that the replica has applied. Replicas call it while
 	// PullLogResponse.report is set. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED.
 	ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the

@@ -1615,8 +1615,8 @@ type QueuePolicy struct {
 	Priority uint32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
 	// Values of options that a queue does not set itself. Options that are 0 are not set. `priorities` is not allowed.
 	// The queue in `dead_letter` must exist and cannot be deleted. For the dead-letter queues of policies, and for queues
-	// that their dead letters lead to, a policy with `dead_letter` sets neither `dead_letter` nor `max_deliveries` nor
-	// `dead_letter_expired`. Its other options apply to them, such as `ttl`.
+	// to which these queues dead-letter, a policy with `dead_letter` sets neither `dead_letter` nor `max_deliveries` nor
+	// `dead_letter_expired`. The other options of the policy, such as `ttl`, apply to these queues as well.
 	Defaults *QueueConfig `protobuf:"bytes,3,opt,name=defaults,proto3" json:"defaults,omitempty"`
 	// Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`, regardless of their source: the queue, a
 	// subscription or a policy. 0 means no limit. Other options are not allowed.

@@ -30,7 +30,7 @@ const (
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Limit of cancelled calls. The burst permits a client to cancel all its calls at once. Empty frames that do not
+	// Limit of cancelled calls. The burst permits a client to cancel all its calls together. Empty frames that do not
 	// end a stream also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
