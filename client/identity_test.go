@@ -103,7 +103,8 @@ func testCommitRefusedAfterUnknownOutcome(t *testing.T) {
 	require.Equal(t, []string{"a"}, p.bodies("q"))
 }
 
-// After an eviction the outcome can never be determined, and the transaction is not committed again.
+// If the outcome of a commit is unknown and the node has evicted the producer, the outcome can never be determined,
+// and the client does not send the commit again.
 func TestCommitEvictedAfterUnknownOutcome(t *testing.T) {
 	synctest.Test(t, testCommitEvictedAfterUnknownOutcome)
 }

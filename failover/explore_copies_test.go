@@ -184,7 +184,8 @@ func TestExploreDisks(t *testing.T) {
 	exploreFrom(t, diskStarts(t), envInt("LOCKSTEP_EXPLORE", 1500))
 }
 
-// TestWalkDisks takes long random paths with copied, restored and moved disks. Each disk action must occur.
+// TestWalkDisks takes long random paths with copied, restored and moved disks. Except in short mode, each disk action
+// other than resume-old must occur.
 func TestWalkDisks(t *testing.T) {
 	walks, seed := envInt("LOCKSTEP_WALKS", tier.Count(1500, 2000)), envInt("LOCKSTEP_SEED", 1)
 	starts := diskStarts(t)

@@ -209,8 +209,8 @@ func explore(t *testing.T, start world, limit int) (worlds, depth int, complete 
 	return len(seen), depth, true
 }
 
-// TestExplore visits worlds that are reachable from a set of starting points. LOCKSTEP_EXPLORE is the number of worlds
-// per starting point.
+// TestExplore visits worlds that are reachable from a set of starting points. LOCKSTEP_EXPLORE is the maximum number
+// of worlds per starting point.
 func TestExplore(t *testing.T) {
 	exploreFrom(t, exploreStarts(t), envInt("LOCKSTEP_EXPLORE", 5000))
 }

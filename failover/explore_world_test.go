@@ -292,7 +292,7 @@ func (w *world) execute(i int, e Effect) error {
 	return nil
 }
 
-// named reports whether an entry of the record lists the last generation of this disk.
+// named reports whether m lists the store of this disk, with its last or claimed generation or without a generation.
 func (d *wdisk) named(m Member) bool {
 	return m.Is(d.identity().Member().WithGeneration(m.Generation)) &&
 		(m.Generation == uuid.Nil || m.Generation == d.generation || m.Generation == d.claimed)

@@ -73,8 +73,8 @@ func TestAdoptLostRecord(t *testing.T) {
 	require.Equal(t, uint64(7), r.s.act.term)
 }
 
-// An adoption without the other node discards that node's additional records. The record states this, because that
-// node otherwise refuses to truncate records it knows to be committed (INV-13).
+// An adoption without the other node discards that node's additional log records. The cluster record states this.
+// Otherwise, that node would refuse to truncate log records it knows to be committed (INV-13).
 func TestAdoptWithoutTheOtherNode(t *testing.T) {
 	id := usedIdentity()
 	id.Committed = 8

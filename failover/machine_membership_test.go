@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// A node that is neither in sync nor connected reports the remedy. It suggests a failover only if lease and address
-// show that the in-sync node is lost.
+// A node that is neither in sync nor connected reports a remedy. It suggests a failover only if the leases and the
+// addresses show that the in-sync node is lost.
 func TestWaitingReason(t *testing.T) {
 	third := NodeInfo{ID: uuid.MustParse("cccccccc-0000-0000-0000-000000000000"), Name: "c", Address: "c:1"}
 	inPlaceOfB := third

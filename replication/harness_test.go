@@ -287,7 +287,7 @@ func lostStandby(cause replication.LostCause) func(replication.StandbyLost) bool
 	return func(e replication.StandbyLost) bool { return e.Cause == cause }
 }
 
-// sync adds b, which follows n, to in_sync as failover does (INV-3).
+// sync adds b, which follows n, to the in-sync set, as package failover does (INV-3).
 func (n *node) sync(b *node) {
 	await(n, func(e replication.StandbyCaughtUp) bool { return e.Member == b.member() })
 	n.configure(func(c *replication.PrimaryConfig) { c.RequireStandby, c.Standby = true, b.member() })

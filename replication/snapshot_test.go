@@ -416,7 +416,7 @@ func testLowSnapshotRateIsNotReportedAsLoss(t *testing.T) {
 	a.createQueue()
 	a.publish(a.queueID, 400, 4000, 16)
 	a.dropLog()
-	// Beyond the burst of 4 MiB, a chunk of 1 MiB takes twice the active timeout.
+	// Beyond the burst of 4 MiB, a chunk of 1 MiB takes 2 s, which is the active timeout.
 	b.tuning.SnapshotBytesPerSecond = func() int64 { return 512 << 10 }
 	b.follow(a)
 	await[replication.SnapshotInstalled](b, nil)

@@ -65,7 +65,7 @@ type HelloResponse struct {
 	HoldsCommitted bool
 }
 
-// ActiveMessage is a message from the active: records, the commit LSN, or a heartbeat.
+// ActiveMessage is a message from the active: the hello response, records, the commit LSN, or a heartbeat.
 type ActiveMessage struct {
 	Config, Term uint64
 	// HelloResponse is the response to the standby's Hello. It is set in the first message only.

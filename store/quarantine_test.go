@@ -159,8 +159,8 @@ func longFilled(t *testing.T, fsys vfs.FS) (store.Options, *node) {
 	return o, n
 }
 
-// If a file is missing or corrupt and another node has a copy, Open quarantines the store, which is then refilled.
-// Otherwise Open changes nothing and returns an error with the file, the cause and a remedy.
+// If a file is missing or corrupt and the node belongs to a pair, Open quarantines the store, which is then refilled
+// from the other node. Otherwise, Open changes nothing and returns an error with the file, the cause and a remedy.
 func TestOpenWithCorruptFile(t *testing.T) {
 	for _, h := range startDamages() {
 		t.Run(h.name+", in a pair", func(t *testing.T) { quarantinedAndRefilled(t, h) })

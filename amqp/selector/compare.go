@@ -299,8 +299,8 @@ func (w *writer) operand(n node) {
 	}
 }
 
-// number writes a number. As in Java, a calculation in which all operands are integers uses integers, and any other
-// calculation uses doubles.
+// number writes a numeric expression. As in Java, an expression is evaluated in integers if all its operands are
+// integers, and in doubles otherwise.
 func (w *writer) number(n node) {
 	switch n := n.(type) {
 	case int64:

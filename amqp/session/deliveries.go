@@ -8,7 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// delivery is a delivery that is not settled on both sides.
+// delivery is the state of a delivery until both sides have settled it.
 type delivery struct {
 	link     *Link // nil: the slot is free
 	ref      uint64

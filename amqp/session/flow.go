@@ -91,7 +91,7 @@ func (s *Session) receiveFlow(f *wire.Flow) {
 	s.pump()
 }
 
-// receiveCredit applies the receiver's state of a sender link (2.6.7).
+// receiveCredit applies the credit and the drain flag that the receiver set for a sender link (2.6.7).
 func (l *Link) receiveCredit(f *wire.Flow) {
 	q := &l.sender
 	before, drain := l.credit, f.Drain != q.drain

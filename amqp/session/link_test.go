@@ -288,7 +288,8 @@ func TestRefusedLink(t *testing.T) {
 	}
 }
 
-// A link that the peer detaches before the broker has responded needs no response.
+// If the peer detaches a link before the broker has responded, the session completes the attach and the detach. A
+// later response from the broker has no effect.
 func TestDetachBeforeAnswer(t *testing.T) {
 	p := opened(t, Options{})
 	var l *Link

@@ -16,7 +16,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// examples returns an example of each message with a custom decoder.
+// examples returns examples of each message type that has a custom decoder.
 func examples() []protobuf.Message {
 	publish := &pb.PublishRequest{
 		Queue: "orders", Producer: &pb.Producer{Id: "me", Epoch: 7, Sequence: 1 << 40},

@@ -143,8 +143,8 @@ func TestUnknownVariable(t *testing.T) {
 	}
 }
 
-// A setting is also accepted under its name in the last release, with a warning. This applies to the file, the
-// environment and the flags. The precedence of sources does not depend on the name.
+// A renamed setting is also accepted under its former name, with a warning. This applies to the file, the environment
+// and the flags. The precedence of sources does not depend on the name.
 func TestRenamedSettings(t *testing.T) {
 	file := "log:\n  level: warn\n  keep-bytes: 1MiB\n  segment-bytes: 2MiB\n  archive: /from/file\n"
 	c, err := load(t, file, []string{"LOCKSTEP_LOG_SEGMENT_BYTES=3MiB", "LOCKSTEP_WAL_ARCHIVE=/from/env"},

@@ -112,8 +112,8 @@ func issued(t *testing.T, ca *certs.CA, name string, template x509.Certificate) 
 	return tlsfiles.Files{CA: ca.File, Cert: cert, Key: key}
 }
 
-// A certificate issued by the pair's CA is not sufficient to authenticate a node. It must also contain a name of the
-// pair.
+// A certificate issued by the pair's CA is not sufficient to authenticate a node. It must also contain the host of a
+// node of the pair, or a name from tls.peer-names.
 func TestPeerCertificateNames(t *testing.T) { simulated(t, testPeerCertificateNames) }
 
 func testPeerCertificateNames(t *testing.T) {

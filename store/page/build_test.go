@@ -63,7 +63,7 @@ func TestBuiltFile(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// Abort and a full disk leave no file. After a crash during a build, the file does not open.
+// Abort removes the file, even if the disk is full. After a crash during a build, Open rejects the file.
 func TestUnfinishedBuild(t *testing.T) {
 	mem := memfs.New()
 	require.NoError(t, mem.MkdirAll("/d", 0o700))

@@ -75,8 +75,8 @@ type Damage interface {
 
 // Unwritten is the amount of changes that no checkpoint contains.
 type Unwritten struct {
-	// TailBytes is the size of the messages in memory. LogBytes is the size of the applied log after the last
-	// checkpoint.
+	// TailBytes is the size of the messages that are not in pages. LogBytes is the size of the log records applied since
+	// the last checkpoint.
 	TailBytes, LogBytes int64
 	ScheduleChanges     int
 }

@@ -194,7 +194,8 @@ func TestRetryOfForgottenProducer(t *testing.T) { // INV-10
 	require.Equal(t, txn.OK, code, "a known producer has lost no results")
 }
 
-// TestEvictedProducersAreRemovedFromTree uses batches. The model test has too few producers for an eviction.
+// Evicted producers are also removed from the tree when a batch is written. The model test has too few producers for
+// an eviction.
 func TestEvictedProducersAreRemovedFromTree(t *testing.T) {
 	d := newDriver(t)
 	d.s.setLimits(smallLimits())

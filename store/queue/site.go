@@ -184,7 +184,7 @@ func (s *State) advanceSite(logical uint64) {
 	s.site.Logical = logical
 }
 
-// changeSite applies an OpSite that is not in an envelope, in the record with LSN n.
+// changeSite applies the OpSite of the record with LSN n. The record's transaction is not in an envelope.
 func (s *State) changeSite(n uint64, c *txn.SiteChange) txn.Code {
 	t := &s.site
 	before := t.SiteState

@@ -12,9 +12,12 @@ import (
 	"slices"
 )
 
+// A message record has the following layout. The attributes are present with flagAttributes, the properties with
+// flagProperties.
+//
 // 0      4       5           13
 // +------+-------+-----------+------------------------+------------------------+------+
-// | size | flags | time (ms) | attributes, if flags&2 | properties, if flags&1 | body |
+// | size | flags | time (ms) | attributes (optional)  | properties (optional)  | body |
 // +------+-------+-----------+------------------------+------------------------+------+
 const (
 	sizeFieldBytes    = 4

@@ -256,7 +256,7 @@ func (p *pair) once(ctx context.Context, n *cluster.Node) error {
 	return err
 }
 
-// count counts the events in the nodes' logs.
+// count reads the nodes' logs, and adds takeovers, dropped standbys and the longest silence to the row.
 func (p *pair) count(t *testing.T) {
 	t.Helper()
 	for i, n := range p.Nodes() {

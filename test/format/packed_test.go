@@ -183,8 +183,8 @@ func writePacked(t *testing.T, mem *memfs.FS, pageSize int) {
 	})
 }
 
-// checkPacked reads the message extents as FORMAT.md describes, and compares every message in them. It returns the
-// extents with several messages.
+// checkPacked reads the message extents as FORMAT.md describes, and compares each message in them with the published
+// message. It returns the extents of KindPacked.
 func checkPacked(t *testing.T, fsys vfs.FS, pageSize int) (packed []page.Extent, err error) {
 	t.Helper()
 	d := &dumper{t: t, fsys: fsys, seen: map[string]bool{}}

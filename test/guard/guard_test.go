@@ -14,8 +14,8 @@ import (
 // queue is the name of the only queue of a test.
 const queue = "guard"
 
-// window is the valid range of a count. If a count is below least, either the cost was reduced and the window must be
-// narrowed, or a required operation, such as a sync, is missing.
+// window is the valid range of a count. A count below least means that the cost was reduced and the limits must be
+// lowered, or that a required operation, such as a sync, is missing.
 type window struct{ least, most float64 }
 
 // windows returns the limits of a message's cost. Comments contain the count at the last change. Bytes and syncs of a

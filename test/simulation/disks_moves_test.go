@@ -107,8 +107,8 @@ func (w *world) crash(ctx context.Context, m diskMove, hosts ...*host) (bool, er
 	return len(rec.InSync) == 2, err
 }
 
-// startMoved starts the node of a host with a moved disk, and waits until the node responds. Then the node has
-// accepted the disk, and the move is counted.
+// startMoved starts the node of h, which has a moved disk, waits until the node responds, and counts the move. A
+// response means that the node has accepted the disk.
 func (w *world) startMoved(ctx context.Context, h *host, count string) error {
 	h.restart()
 	w.record("%s is started", h.name)

@@ -88,8 +88,8 @@ func (o *Options) third() string {
 	return "etcd"
 }
 
-// Passed reports whether no acknowledged message was lost or duplicated, the order was preserved, and both stores
-// have the same content.
+// Passed reports whether at least one message was published, every published message was acknowledged, no rule was
+// violated, and both stores have the same content.
 func (v Verdict) Passed() bool {
 	return len(v.Violations) == 0 && v.DigestsEqual && v.Acknowledged > 0 && v.Published == v.Acknowledged
 }

@@ -87,8 +87,8 @@ func (b *Bar) Line() string {
 	return b.label + ": " + b.step.Phase + bar + b.figures(time.Since(b.began))
 }
 
-// Due returns a line for plain output if one is due: the bar has changed, and plainEvery has passed since the previous
-// line or the operation has ended.
+// Due returns a line for plain output if one is due: the bar has changed, and either the operation has ended or
+// plainEvery has passed since the previous line.
 func (b *Bar) Due() (line string, due bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

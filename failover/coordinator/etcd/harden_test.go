@@ -209,8 +209,8 @@ func TestUserAndTokenExpiry(t *testing.T) {
 	}
 }
 
-// A full etcd rejects swaps with a reason. The outcome of the write that raised the alarm is determined. Reads, the
-// watch and the lease continue to work. Swaps succeed again after the alarm is disarmed.
+// If etcd is out of space, swaps are rejected with a reason, and the write that raises the alarm has a known outcome.
+// Reads, the watch and the lease continue to work. Swaps succeed again after the alarm is disarmed.
 func TestOutOfSpace(t *testing.T) {
 	e := members(t, 1, func(cfg *embed.Config) { cfg.QuotaBackendBytes = 2 << 20 })[0]
 	admin := administer(t, clientv3.Config{Endpoints: []string{endpoint(e)}})

@@ -46,8 +46,8 @@ func testWitnessIsPreferred(t *testing.T) {
 	c.awaitLeader(witness)
 }
 
-// The outcome of a swap is unknown if the leader is isolated after it accepted the swap. After another leader has
-// written, the swap is not applied.
+// The outcome of a swap is unknown if an isolated leader accepted the swap. After another leader has committed a
+// swap, the first swap is not applied.
 func TestUnknownOutcome(t *testing.T) { simulate(t, testUnknownOutcome) }
 
 func testUnknownOutcome(t *testing.T) {

@@ -70,7 +70,8 @@ type Options struct {
 	// ElectionTimeout is the time without a message from the leader after which a voter starts an election. It must be
 	// the same on all voters. Default 500 ms.
 	ElectionTimeout time.Duration
-	// LeaseTTL is the time to live of the liveness key. Default 3 s.
+	// LeaseTTL is the time to live of a process's lease at the leader. A live process renews its lease before then.
+	// Default 3 s.
 	LeaseTTL time.Duration
 	// RequestTimeout limits background requests, and each try of a request. Default 1 s.
 	RequestTimeout time.Duration

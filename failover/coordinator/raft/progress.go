@@ -72,8 +72,8 @@ func (s peerProgress) with(o peerProgress) peerProgress {
 
 type diskState struct {
 	// Term is the newest term in which the voter had a leader, voted or was a candidate. It can be higher than the
-	// library's current term, which a heartbeat can lower if this voter becomes a candidate at the same time, and which
-	// late heartbeats of earlier leaders lowered in 0.1.0.
+	// library's current term: a heartbeat can lower the current term if this voter becomes a candidate at the same time.
+	// In 0.1.0, late heartbeats of earlier leaders also lowered it.
 	Term  uint64 `json:"term"`
 	Voted uint64 `json:"voted"`
 	Last  uint64 `json:"last"`

@@ -31,7 +31,7 @@ func main() {
 	})
 }
 
-// option is a field of QueueConfig in the terms of the clients.
+// option contains the names, types and conversions that the generated clients use for a field of QueueConfig.
 type option struct {
 	name, goName, pbName    string
 	goType, toPB, fromPB    string

@@ -53,7 +53,7 @@ func (s *Service) putPolicy(ctx context.Context, req *pb.PutPolicyRequest) (*pb.
 	return &pb.PutPolicyResponse{Policy: protoconv.QueuePolicyToProto(pattern, &p, deadLetter)}, nil
 }
 
-// DeletePolicy deletes the policy with a name pattern.
+// DeletePolicy deletes the policy with the given name pattern.
 func (s *Service) DeletePolicy(ctx context.Context, req *pb.DeletePolicyRequest) (*pb.DeletePolicyResponse, error) {
 	err := s.deletePolicy(ctx, req)
 	if err != nil {

@@ -642,7 +642,8 @@ func testRandomConsumers(t *testing.T) {
 	require.Zero(t, f.queue.backlog())
 }
 
-// consumeSome runs one consumer until it closes.
+// consumeSome attaches a consumer, settles some of its messages, and closes it. It reports messages that are in
+// flight at two consumers or redelivered after an acknowledgement.
 func (f *fixture) consumeSome(rng *rand.Rand, holders *sync.Map) {
 	c, err := f.registry.Attach(dispatch.Key{Queue: 1, Sub: 1}, "", nil)
 	if err != nil {

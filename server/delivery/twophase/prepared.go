@@ -84,7 +84,7 @@ type Decision struct {
 	// Commit selects a commit. Otherwise the transaction is rolled back.
 	Commit bool
 	By     txn.Decider
-	// Number is the LSN of the record that prepared the transaction; 0 matches any LSN.
+	// Number is the logical number of the record that prepared the transaction; 0 matches any number.
 	Number uint64
 }
 

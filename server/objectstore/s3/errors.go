@@ -113,7 +113,8 @@ func (p *Store) attempt(ctx context.Context, do func(ctx context.Context) error)
 	return do(ctx)
 }
 
-// explain adds the cause and a suggested action to an error, and wraps the corresponding error of package backup.
+// explain wraps the corresponding error of package backup or io/fs, and adds the cause and a suggested action if
+// they are known.
 func (p *Store) explain(err error) error {
 	r, ok := errorResponse(err)
 	switch {

@@ -80,15 +80,16 @@ func (p *progress) connected(is bool) {
 	}
 }
 
-// heard records end as the end of the primary's log at a time of the primary's clock. behind is the number of
-// bytes that the primary has not sent.
+// heard records the end of the primary's log as of a time by the primary's clock. behind is the number of bytes that
+// the primary has not sent.
 func (p *progress) heard(end lsn.Position, at time.Time, behind uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.is.HeardAt, p.is.End, p.behind = at, end, behind
 }
 
-// got records received data: the number of bytes on the connection, and the size of its frames.
+// got records a response with log records: wire is its compressed size as received, frames the size of the
+// decompressed log frames.
 func (p *progress) got(wire, frames int, now time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

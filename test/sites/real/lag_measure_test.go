@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 )
 
-// TestLag logs the lag of the replica while 20,000 messages of 512 bytes per second are published for 20 s.
+// TestLag logs the lag of the replica while 20,000 messages per second, of 512 bytes each, are published for 20 s.
 //
 //	go test -tags deep,measure ./test/sites/real -run TestLag -v
 func TestLag(t *testing.T) {

@@ -20,16 +20,17 @@ import (
 const catchUpMargin = time.Second
 
 // TestReplicaOutage stops the replica while the primary is in use. It compares the 99th percentile of the publish
-// latency before the replica starts again with that during the catch-up.
+// latency during the catch-up with the one before the replica starts again.
 //
 //	go test -tags deep,measure ./test/sites/real -run TestReplicaOutage -timeout 3h -v
 //	LOCKSTEP_AWAY=2m     duration of the outage
-//	LOCKSTEP_BACKLOG=0   publishes at full speed during the outage; 7200000 simulate an hour at 2000 publishes/s
+//	LOCKSTEP_BACKLOG=0   publishes at full speed during the outage; 7200000 simulates an hour of LOCKSTEP_RATE
 //	LOCKSTEP_PERIOD=10s  duration of the measurement before the end of the outage, and after the catch-up
-//	LOCKSTEP_RATE=2000   publishes of 512 bytes per second
+//	LOCKSTEP_RATE=2000   publishes per second, of 512 bytes each
 //	LOCKSTEP_REPLICA_DIR=dir  parent directory of the replica's data, for example on another disk
 //
-// All processes share one machine, or its CPUs: see TestCost. Connections between the sites use no relays.
+// All processes share one machine. TestCost describes how to run the replica on separate CPUs. Connections
+// between the sites use no relays.
 func TestReplicaOutage(t *testing.T) {
 	away, period := duration(t, "LOCKSTEP_AWAY", 2*time.Minute), duration(t, "LOCKSTEP_PERIOD", 10*time.Second)
 	rate := perSecond(t)

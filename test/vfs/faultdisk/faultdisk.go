@@ -53,7 +53,7 @@ type State struct {
 
 // Rule is a fault. Error, Flip, Delay and Stall are its effects; the other fields are its conditions.
 type Rule struct {
-	// Ops are the affected operations, by the names of faultfs.OpKind; empty for all.
+	// Ops contains the names of the affected operations, as returned by faultfs.OpKind.String; empty means all.
 	Ops []string `json:"ops,omitempty"`
 	// Files is a pattern (path.Match) for the base name; empty for all.
 	Files string `json:"files,omitempty"`

@@ -244,7 +244,7 @@ func encode(d *document) ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// decode parses YAML or JSON, and checks the consistency of the definitions without a pair.
+// decode parses YAML or JSON and checks that the definitions are consistent. It does not contact a pair.
 func decode(name string, text []byte) (*document, error) {
 	var root, more yaml.Node
 	dec := yaml.NewDecoder(bytes.NewReader(text))

@@ -76,7 +76,7 @@ func TestPublishUnknown(t *testing.T) {
 	require.Empty(t, stdout.String())
 }
 
-// A line that exceeds the message limit is rejected with a readable error.
+// A line that exceeds the maximum message size is rejected with a readable error.
 func TestLongLine(t *testing.T) {
 	t.Parallel()
 	_, c := clitest.StartNodes(t, true)

@@ -56,7 +56,7 @@ func samePosition(p, q *pb.Position) bool {
 	return p != nil && q != nil && p.GetTerm() == q.GetTerm() && p.GetLsn() == q.GetLsn() && p.GetChain() == q.GetChain()
 }
 
-// Text describes the loss, such as "loses nothing: …". clock formats times.
+// Text returns a description of the loss, such as "loses nothing: …". clock formats times.
 func (l *Loss) Text(clock func(time.Time) string) string {
 	switch {
 	case l.Nothing:
