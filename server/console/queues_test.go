@@ -155,7 +155,7 @@ func testConnectionAndPreparedPages(t *testing.T) {
 	require.NoError(t, err)
 	require.Len(t, list.GetConnections(), 1, "a browser is not a connection of the port")
 	closing := fmt.Sprintf("/connections/close?node=a&id=%d", list.GetConnections()[0].GetId())
-	require.Contains(t, b.get(closing).body, "reconnects automatically")
+	require.Contains(t, b.get(closing).body, fmt.Sprintf("hx-post=%q", strings.ReplaceAll(closing, "&", "&amp;")))
 	require.Contains(t, do(closing, url.Values{}).body, "Closed the")
 	require.Contains(t, do("/connections/close?node=a&id=999", url.Values{}).body, "Not found")
 }
