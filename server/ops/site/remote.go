@@ -94,6 +94,10 @@ func (r *remote) client(address string) (pb.SiteServiceClient, error) {
 		return nil, fmt.Errorf("%w: node is stopping", ErrUnreachable)
 	}
 	c := r.conns[address]
+	if c != nil && c.GetState() == connectivity.TransientFailure {
+		_ = c.Close() // until its next attempt succeeds, it would return the error of the last one
+		c = nil
+	}
 	if c == nil {
 		var err error
 		c, err = grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
@@ -106,9 +110,6 @@ func (r *remote) client(address string) (pb.SiteServiceClient, error) {
 			return nil, fmt.Errorf("%w: %s: %w", ErrUnreachable, address, err)
 		}
 		r.conns[address] = c
-	}
-	if c.GetState() == connectivity.TransientFailure {
-		c.ResetConnectBackoff()
 	}
 	return pb.NewSiteServiceClient(c), nil
 }
