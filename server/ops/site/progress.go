@@ -43,7 +43,7 @@ type progress struct {
 	applied  uint64    // LSN, in the primary's log, of the last applied record
 	pending  uint64    // bytes that are received and not applied
 	batches  []batch   // submitted and not applied, oldest first
-	written  time.Time // by the primary: the last submitted record; the zero time if unknown
+	written  time.Time // no record that was not submitted is older; the zero time if unknown
 	received []received
 }
 
@@ -85,6 +85,9 @@ func (p *progress) connected(is bool) {
 func (p *progress) heard(end lsn.Position, at time.Time, behind uint64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.is.End.LSN <= p.applied && p.is.HeardAt.After(p.written) {
+		p.written = p.is.HeardAt // no record was missing then, so the missing records are newer
+	}
 	p.is.HeardAt, p.is.End, p.behind = at, end, behind
 }
 
@@ -135,7 +138,7 @@ func (p *progress) now(now time.Time) Progress {
 	}
 	if out.End.LSN > p.applied {
 		out.LagRecords, out.LagBytes = out.End.LSN-p.applied, p.behind+p.pending
-		oldest := p.written // a record that was not received cannot be older than the last one that was
+		oldest := p.written
 		if len(p.batches) > 0 {
 			oldest = p.batches[0].written
 		}

@@ -49,10 +49,14 @@ func TestLag(t *testing.T) {
 	p.reached(30, 0)
 	require.Zero(t, p.now(start).LagRecords)
 
-	heard(50, 70)
+	heard(30, 1000)
+	heard(31, 1001) // the record was committed after the primary had read its log for this response
+	require.Equal(t, time.Second, lag())
+
+	heard(50, 1070)
 	p.reset(lsn.Position{Term: 2, LSN: 5}, 2)
 	require.Zero(t, p.now(start).HeardAt, "the earlier position is of the log of another primary")
-	heard(6, 1000)
+	heard(6, 2000)
 	require.Zero(t, lag(), "no record was received")
 	require.Equal(t, uint64(1), p.now(start).LagRecords)
 }
