@@ -50,6 +50,10 @@ func TestMeasurements(t *testing.T) {
 	require.InDelta(t, 1000, lines[len(lines)-3]["stored"], 0)
 	lines = c.Lines("store", "--messages", "200", "--bursts", "4", "--rounds", "1", "--far", "--sync", "off")
 	require.Len(t, lines, 2*4+2+2+4)
+	lines = c.Lines("search", "--messages", "20000", "--rounds", "2", "--standalone", "--sync", "off")
+	require.Len(t, lines, 2*2+2)
+	require.Equal(t, "from newest", lines[5]["phase"])
+	require.Positive(t, lines[5]["rate_per_s"])
 	lines = c.Lines("knobs", "--knob", "checkpoint-bytes", "--values", "1MiB,64MiB", "--duration", "300ms",
 		"--standalone")
 	require.Len(t, lines, 4)

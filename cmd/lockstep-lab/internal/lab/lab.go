@@ -38,7 +38,7 @@ func Root(env *cli.Env) *cobra.Command {
 	root.AddCommand(
 		maintenanceCommand(env), fanoutCommand(env), expireCommand(env),
 		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env),
-		mixedCommand(env), settingsCommand(env), compareCommand(env), allCommand(env),
+		mixedCommand(env), searchCommand(env), settingsCommand(env), compareCommand(env), allCommand(env),
 	)
 	// Benchmarks start this program again as a node or as a witness.
 	for _, cmd := range []*cobra.Command{serve.Command(env), pair.WitnessCommand(env)} {
