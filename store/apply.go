@@ -21,6 +21,8 @@ import (
 const (
 	// applyRecords is the maximum number of records applied before mu is released, so that queries can run.
 	applyRecords = 512
+	// applyChanges is the number of schedule changes after which mu is released, so that Apply can wait for memory.
+	applyChanges = 8192
 	catchUpBytes = 1 << 20
 )
 
@@ -29,8 +31,8 @@ const (
 // returns; the data to which its fields point may be retained.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// the messages in memory exceed their part of the memory budget. It also blocks while a rewrite copies page.db, and
-// while a digest or checkpoint is taken at the applied LSN.
+// messages, or schedule entries and message IDs, that are not written yet exceed their part of the memory budget. It
+// also blocks while a rewrite copies page.db, and while a digest or checkpoint is taken at the applied LSN.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
@@ -150,7 +152,9 @@ func (s *Store) applyFrames(
 // applySome applies records up to LSN upTo, at most applyRecords, and appends their results to s.results. mu must be
 // held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
-	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords {
+	changes := s.state.ScheduleChanges()
+	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords &&
+		s.state.ScheduleChanges()-changes < applyChanges {
 		f, rest, err := wal.NextFrame(frames, before) // frames were verified when read, received or created
 		if err != nil {
 			return before, frames, fmt.Errorf("apply: record after %v: %w", before, err)
@@ -237,9 +241,15 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.Usable()
 }
 
+// changesPart is a divisor: schedule changes that the next checkpoint will write may use 1/changesPart of tailLimit. A
+// checkpoint in progress may use as much.
+const changesPart = 2
+
 // mustWait reports whether Apply must wait. The caller must hold mu.
 func (s *Store) mustWait() bool {
-	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > s.tailLimit()
+	limit := s.tailLimit()
+	return s.paused || s.holds.holdsAt(s.applied.LSN) || s.state.TailBytes() > limit ||
+		int64(s.state.ScheduleChanges()) > limit/changesPart/pager.ScheduleChangeBytes
 }
 
 // awaitRoomLimit is the maximum duration of AwaitRoom. A pager that cannot write must not block other work.

@@ -114,7 +114,9 @@ func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch,
 		e.sinceCheckpoint.Store(0)
 		return nil, e.applied, 0
 	}
-	return e.state.Collect(0, true), e.applied, e.sinceCheckpoint.Load()
+	b = e.state.Collect(0, true)
+	e.room.Broadcast() // the schedule changes are in the batch
+	return b, e.applied, e.sinceCheckpoint.Load()
 }
 
 // Publish calls commit and, if it succeeds, removes the messages of b from memory.

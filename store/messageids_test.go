@@ -7,11 +7,13 @@ import (
 	"os"
 	"strconv"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/vfs"
@@ -20,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
-func (n *node) publishIDs(timeMS int64, ids ...string) txn.OpResult {
-	n.t.Helper()
+func encodeIDs(t *testing.T, timeMS int64, ids ...string) []byte {
+	t.Helper()
 	var b txn.Builder
 	b.Begin(nil, timeMS, nil)
 	b.BeginPublish(1)
@@ -30,8 +32,13 @@ func (n *node) publishIDs(timeMS int64, ids ...string) txn.OpResult {
 	}
 	b.EndPublish()
 	payload, err := b.Finish()
-	require.NoError(n.t, err)
-	require.NoError(n.t, n.appendTxn(payload))
+	require.NoError(t, err)
+	return payload
+}
+
+func (n *node) publishIDs(timeMS int64, ids ...string) txn.OpResult {
+	n.t.Helper()
+	require.NoError(n.t, n.appendTxn(encodeIDs(n.t, timeMS, ids...)))
 	r := n.applyAll()
 	require.NoError(n.t, r.Err())
 	return r.Ops[0]
@@ -86,6 +93,43 @@ func TestMessageIDs(t *testing.T) {
 	require.Equal(t, uint64(1), to.publishIDs(10_000, id(0)).Changed, "outside the window")
 }
 
+// Apply blocks when message IDs that are not in the tree yet use a quarter of the memory budget, until a checkpoint has
+// written them.
+func TestMessageIDsWaitForCheckpoint(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fault := faultfs.New(memfs.New())
+		o := options(fault)
+		o.MemoryBudget = store.MinMemoryBudget
+		n := openNode(t, o)
+		n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{DedupWindow: 1_000_000}) })
+		const batch, batches = 100, 2000
+		for i := range batches {
+			ids := make([]string, batch)
+			for j := range ids {
+				ids[j] = fmt.Sprint(i, "/", j)
+			}
+			require.NoError(t, n.appendTxn(encodeIDs(t, 1, ids...)))
+		}
+		g := closeGate(fault, isPageFile(faultfs.OpWrite))
+		applied := make(chan error, 1)
+		go func() { applied <- n.s.Apply(n.s.End().LSN, nil) }()
+		synctest.Wait()
+		q, err := query.QueueByName(n.s, "q")
+		require.NoError(t, err)
+		limit := int(o.MemoryBudget / 4 / 128)
+		require.Greater(t, int(q.MessageIDs), limit)
+		// A checkpoint in progress has up to limit message IDs, and Apply checks the limit after at least 8,192.
+		require.Less(t, int(q.MessageIDs), 2*limit+8192+batch)
+		close(g.open)
+		require.NoError(t, <-applied)
+		q, err = query.QueueByName(n.s, "q")
+		require.NoError(t, err)
+		require.Equal(t, batch*batches, int(q.MessageIDs))
+		n.check()
+		require.NoError(t, n.s.Close())
+	})
+}
+
 // A message ID uses less than 100 bytes in page.db. Message IDs use little memory after a restart and do not slow
 // down a start. LOCKSTEP_IDS sets the number of IDs. docs/reference/queues/deduplication.md documents these limits.
 func TestMessageIDsMemory(t *testing.T) {
@@ -111,7 +155,7 @@ func TestMessageIDsMemory(t *testing.T) {
 		require.Equal(t, uint64(len(ids)), n.publishIDs(timeMS, ids...).Changed)
 		n.raw = nil
 	}
-	took := time.Since(begin)
+	took, published := time.Since(begin), heap()
 	_, err := n.s.Checkpoint(t.Context())
 	require.NoError(t, err)
 	stats, err := n.s.Stats()
@@ -131,8 +175,9 @@ func TestMessageIDsMemory(t *testing.T) {
 	for i := range probes {
 		require.Zero(t, n.publishIDs(timeMS, strconv.Itoa(i*7919%count)).Changed)
 	}
-	t.Logf("%d message IDs: published in %v, started in %v, %d KiB of memory, a lookup takes %v, %.0f bytes each in "+
-		"page.db", count, took, started, used>>10, time.Since(begin)/probes, perID)
+	t.Logf("%d message IDs: published in %v, then a heap of %d MiB, started in %v, %d KiB of memory, a lookup takes %v, "+
+		"%.0f bytes each in page.db", count, took, published>>20, started, used>>10, time.Since(begin)/probes, perID)
+	require.Less(t, published, int64(200<<20+4*count))
 	require.Less(t, used, int64(16<<20))
 	require.Less(t, reads, uint64(500), "a start does not read the IDs")
 	require.Less(t, perID, 100.0)

@@ -34,9 +34,13 @@ const (
 	flushRoundBytes = 4 << 20
 	// RestPart is a divisor: while no checkpoint is due, messages in memory may use 1/RestPart of the memory budget.
 	RestPart = 4
-	// maxScheduleChanges is the number of schedule changes in memory (about 10 MiB) above which a checkpoint is due.
+	// maxScheduleChanges is the maximum number of schedule changes in memory before a checkpoint is due. With a small
+	// memory budget, a checkpoint is due when they use 1/changesPart of the budget.
 	maxScheduleChanges = 1 << 18
-	pagerTick          = 500 * time.Millisecond
+	changesPart        = 8
+	// ScheduleChangeBytes is the maximum memory of a schedule change, which may be an added message ID.
+	ScheduleChangeBytes = 128
+	pagerTick           = 500 * time.Millisecond
 )
 
 // Engine is the store that uses a Pager. It manages the applied state and the log.
@@ -303,8 +307,12 @@ func (p *Pager) checkpointDue() bool {
 	if p.syncing != nil {
 		return false
 	}
-	return u.LogBytes > p.o.CheckpointBytes || u.ScheduleChanges > maxScheduleChanges ||
+	return u.LogBytes > p.o.CheckpointBytes || u.ScheduleChanges > p.changesDue() ||
 		(u.LogBytes > 0 || p.repaired) && time.Since(p.last) > p.o.CheckpointInterval
+}
+
+func (p *Pager) changesDue() int {
+	return int(min(p.o.MemoryBudget/changesPart/ScheduleChangeBytes, maxScheduleChanges))
 }
 
 // work is a collected batch. It is finished before the next batch is collected, so that a transient error (a full disk)
