@@ -8,7 +8,7 @@
 // tree. An Edit creates a new version from the current one: it copies the nodes on the paths to its changes in
 // memory. Commit publishes the new version with one atomic store. Flush writes the nodes that are only in memory
 // ("dirty") to new pages, with a few large writes, and frees the pages of the replaced nodes. It overwrites no pages,
-// so the root returned by Flush is a checkpoint.
+// so the root returned by Flush is a checkpoint. An Edit with many dirty nodes writes them itself.
 //
 // # Nodes
 //
@@ -20,8 +20,9 @@
 //
 // # Memory
 //
-// Clean nodes are kept in an LRU cache of Options.CacheBytes. Dirty nodes stay in memory until Flush. Returned keys and
-// values are slices of nodes: they must not be modified, and remain valid.
+// Clean nodes are kept in an LRU cache of Options.CacheBytes. Dirty nodes stay in memory until Flush, but an Edit has
+// at most about Options.CacheBytes of them. Returned keys and values are slices of nodes: they must not be modified,
+// and remain valid.
 //
 // # Pages being read
 //

@@ -17,6 +17,8 @@ type Edit struct {
 	err      error // of the first failed call
 	changes  uint64
 	obsolete []page.Extent // extents of clean nodes that are not part of this version
+	bytes    int64         // memory of the dirty nodes, without those of earlier edits
+	spilled  []page.Extent // see spill
 	slab     []byte        // unused rest of the current slab for keys and values
 }
 
@@ -57,15 +59,20 @@ func (e *Edit) Commit() error {
 	root := e.root
 	e.t.root.Store(&root)
 	e.t.obsolete = append(e.t.obsolete, e.obsolete...)
+	e.spilled = nil
 	return nil
 }
 
 // Discard cancels the edit. After Commit it does nothing.
 func (e *Edit) Discard() {
-	if !e.over {
-		e.over = true
-		e.t.writer.Unlock()
+	if e.over {
+		return
 	}
+	e.over = true
+	for _, ext := range e.spilled {
+		e.t.free(ext)
+	}
+	e.t.writer.Unlock()
 }
 
 func (e *Edit) begin() error {
@@ -76,6 +83,22 @@ func (e *Edit) begin() error {
 		return e.err
 	}
 	e.changes++
+	if e.bytes > e.t.cache.limit {
+		return e.spill()
+	}
+	return nil
+}
+
+// spill writes all dirty nodes to pages, as Flush does, to limit the memory of a large edit. If the edit changes such a
+// node again, the node is written again. Discard frees the pages.
+func (e *Edit) spill() error {
+	f := flush{t: e.t, index: make(map[*node]int)}
+	root, err := f.flush(e.root)
+	if err != nil {
+		return e.failed(err)
+	}
+	e.root, e.bytes = root, 0
+	e.spilled = append(e.spilled, f.extents...)
 	return nil
 }
 
@@ -134,6 +157,7 @@ func (e *Edit) own(k *childRef, level int) (*node, error) {
 	}
 	e.retire(*k)
 	n = n.clone(e.id)
+	e.bytes += n.memory()
 	*k = childRef{n: n}
 	return n, nil
 }
@@ -202,6 +226,7 @@ func (e *Edit) split(n *node, pos int) []*node {
 	}
 	at := n.splitPoint(pos)
 	right := n.cut(at)
+	e.bytes += right.memory()
 	siblings := append(e.split(n, -1), right)
 	return append(siblings, e.split(right, -1)...)
 }

@@ -18,24 +18,23 @@ const writeBytes = 1 << 20
 func (t *Tree) Flush() (page.Extent, error) {
 	t.writer.Lock()
 	defer t.writer.Unlock()
-	root := *t.root.Load()
-	if root.n != nil {
-		f := flush{t: t, index: make(map[*node]int)}
-		f.collect(root.n)
-		if err := f.write(); err != nil {
-			return page.Extent{}, fmt.Errorf("write tree nodes: %w", err)
-		}
-		root = childRef{ext: f.extents[f.index[root.n]]}
-		f.keep()
-		t.root.Store(&root)
+	f := flush{t: t, index: make(map[*node]int)}
+	root, err := f.flush(*t.root.Load())
+	if err != nil {
+		return page.Extent{}, err
 	}
+	t.root.Store(&root)
 	// The new root is stored, so later Views do not refer to these extents.
 	for _, ext := range t.obsolete {
-		t.cache.remove(ext)
-		t.pager.Free(ext)
+		t.free(ext)
 	}
 	t.obsolete = nil
 	return root.ext, nil
+}
+
+func (t *Tree) free(ext page.Extent) {
+	t.cache.remove(ext)
+	t.pager.Free(ext)
 }
 
 type flush struct {
@@ -43,6 +42,19 @@ type flush struct {
 	nodes   []*node // children before their parents
 	index   map[*node]int
 	extents []page.Extent
+}
+
+// flush writes all dirty nodes at and below root, adds them to the cache, and returns the clean root.
+func (f *flush) flush(root childRef) (childRef, error) {
+	if root.n == nil {
+		return root, nil
+	}
+	f.collect(root.n)
+	if err := f.write(); err != nil {
+		return childRef{}, fmt.Errorf("write tree nodes: %w", err)
+	}
+	f.keep()
+	return childRef{ext: f.childExtent(root.n)}, nil
 }
 
 func (f *flush) collect(n *node) {

@@ -437,6 +437,52 @@ func TestFailedPager(t *testing.T) {
 	checkpoint(t, f, tr)
 }
 
+// An edit writes its dirty nodes when they exceed Options.CacheBytes. If it fails or is discarded, their pages are
+// free.
+func TestLargeEdit(t *testing.T) {
+	f, _ := newFile(t, 2048)
+	const limit = 50_000
+	p := &failingPager{File: f}
+	tr := New(p, page.Extent{}, Options{CacheBytes: limit})
+	m := model{}
+	put := func(e *Edit, i int) error {
+		key, value := fmt.Sprintf("%08d", i*7919%20_000), fmt.Sprint(i)
+		err := e.Put([]byte(key), []byte(value))
+		m[key] = value
+		return err
+	}
+	e := tr.Edit()
+	for i := range 20_000 {
+		require.NoError(t, put(e, i))
+		require.Less(t, e.bytes, int64(2*limit))
+	}
+	require.NoError(t, e.Commit())
+	checkpoint(t, f, tr)
+	committed, used := maps.Clone(m), f.Stats().Used
+
+	e = tr.Edit()
+	for i := range 10_000 {
+		require.NoError(t, put(e, i+20_000))
+	}
+	e.Discard()
+	require.Equal(t, used, f.Stats().Used)
+
+	e = tr.Edit()
+	var err error
+	for i := 0; err == nil; i++ {
+		if i == 5000 {
+			p.write = fmt.Errorf("broken disk")
+		}
+		err = put(e, i+20_000)
+	}
+	require.ErrorIs(t, err, p.write)
+	require.ErrorIs(t, e.Commit(), p.write)
+	p.write = nil
+	require.Equal(t, used, f.Stats().Used)
+	requireSame(t, committed, tr.View(), nil, nil)
+	checkpoint(t, f, tr)
+}
+
 // The cache does not exceed its limit during a full scan.
 func TestCacheIsBounded(t *testing.T) {
 	f, _ := newFile(t, 2048)
