@@ -53,7 +53,8 @@ type coordinator struct {
 	consumer *client.Consumer
 	begun    map[string]bool // all transactions, by xid
 	open     []undecided
-	last     error // of the last decision or query without a response
+	lost     map[string]bool // transactions that a pending attempt may still prepare, because the outcome was lost
+	last     error           // of the last decision or query without a response
 }
 
 // undecided is a transaction without a confirmed decision.
@@ -103,6 +104,7 @@ func (p *coordinator) transfer(parent context.Context, f *feature, rollBack bool
 
 // decideOpen retries the unconfirmed decisions.
 func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
+	p.recover(ctx, f)
 	var open []undecided
 	for _, u := range p.open {
 		if !p.decide(ctx, f, &u) {
@@ -117,17 +119,17 @@ func (p *coordinator) decideOpen(ctx context.Context, f *feature) {
 func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool {
 	if u.unknownOutcome != nil {
 		err := u.unknownOutcome.Prepare(ctx, u.xid)
-		lost := errors.Is(err, client.ErrOutcomeLost)
-		if errors.Is(err, client.ErrOutcomeUnknown) && !lost {
+		switch {
+		case errors.Is(err, client.ErrOutcomeLost): // retries cannot resolve the outcome
+			if p.lost == nil {
+				p.lost = map[string]bool{}
+			}
+			p.lost[u.xid] = true
+			return true
+		case errors.Is(err, client.ErrOutcomeUnknown):
 			p.last = err
 			return false
-		}
-		if lost { // retries cannot resolve the outcome, so check the list of prepared transactions
-			if prepared, err := listed(ctx, f, u.xid); err != nil || !prepared {
-				p.last = err
-				return err == nil
-			}
-		} else if err != nil {
+		case err != nil:
 			return true // the transaction is not prepared
 		}
 		u.unknownOutcome = nil
@@ -149,17 +151,21 @@ func (p *coordinator) decide(ctx context.Context, f *feature, u *undecided) bool
 	return true
 }
 
-// listed reports whether a transaction is prepared and waits for its decision.
-func listed(ctx context.Context, f *feature, xid string) (bool, error) {
+// recover rolls back transactions with a lost outcome that are prepared.
+func (p *coordinator) recover(ctx context.Context, f *feature) {
+	if len(p.lost) == 0 {
+		return
+	}
 	for t, err := range admin.New(f.client).ListPrepared(ctx) {
 		if err != nil {
-			return false, fmt.Errorf("find transaction %s: %w", xid, err)
+			p.last = err
+			return
 		}
-		if t.XID == xid {
-			return true, nil
+		if p.lost[t.XID] {
+			delete(p.lost, t.XID)
+			p.open = append(p.open, undecided{xid: t.XID})
 		}
 	}
-	return false, nil
 }
 
 // receive returns a message, or nil if none arrives within featureEvery.
