@@ -5,6 +5,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
@@ -104,6 +105,7 @@ func (co *Consumer) handleDeadlines(resp *pb.ConsumeResponse) {
 		for sequence := r.GetFirst(); sequence <= r.GetLast(); sequence++ {
 			co.late++
 			co.expire(sequence)
+			co.withdraw(sequence)
 		}
 	}
 	if len(resp.GetExpired()) == 0 {
@@ -137,6 +139,15 @@ func (co *Consumer) expire(sequence uint64) {
 		if h.delivery != nil {
 			h.delivery.expired = true
 		}
+	}
+}
+
+// withdraw removes a refused ack, so that the next stream does not send it again: a node would accept it there. mu is
+// held.
+func (co *Consumer) withdraw(sequence uint64) {
+	for i := range co.unconfirmed.len() {
+		b := co.unconfirmed.at(i)
+		b.ack = slices.DeleteFunc(b.ack, func(s uint64) bool { return s == sequence })
 	}
 }
 

@@ -63,6 +63,43 @@ func testExpiredDelivery(t *testing.T) {
 	require.NoError(t, co.Flush(soon(t)))
 }
 
+// A refused ack is not sent again on the next stream. A node would accept it there.
+func TestRefusedAckIsNotResent(t *testing.T) { synctest.Test(t, testRefusedAckIsNotResent) }
+
+func testRefusedAckIsNotResent(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	fill(t, c, 3)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{AckTimeout: time.Minute})
+	require.NoError(t, err)
+	p.mu.Lock()
+	p.late, p.endLate = sequence(2), true
+	p.mu.Unlock()
+	var list []*client.Delivery
+	for range 3 {
+		d, err := co.Receive(soon(t))
+		require.NoError(t, err)
+		list = append(list, d)
+	}
+	for _, d := range list {
+		require.NoError(t, d.Ack())
+	}
+	require.Eventually(t, func() bool {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.endLate = p.endLate && len(p.resent) == 0
+		return !p.endLate
+	}, time.Minute, time.Millisecond)
+	requireDeadlineError(t, co.Flush(soon(t)))
+	requireDeadlineError(t, list[1].AckSync(soon(t)))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	require.NotEmpty(t, p.resent)
+	for _, r := range p.resent {
+		require.False(t, r.GetFirst() <= 2 && r.GetLast() >= 2, "%v", r)
+	}
+}
+
 // Run extends the deadlines of all messages of the consumer, also after the ack timeout has changed.
 func TestRunExtends(t *testing.T) { synctest.Test(t, testRunExtends) }
 

@@ -67,6 +67,10 @@ type fakePair struct {
 	endConsume func(r *pb.ConsumeRequest) error
 	// late are sequences after their deadline: acknowledgements of them are refused.
 	late []*pb.SequenceRange
+	// endLate ends the stream after such a refusal, without confirming the request. resent contains the
+	// acknowledgements in the first request of each stream.
+	endLate bool
+	resent  []*pb.SequenceRange
 	// responses are sent to consumers. extended contains the sequences that consumers extended, and lastRequest is the
 	// last request of a consumer.
 	responses   chan *pb.ConsumeResponse
@@ -474,14 +478,17 @@ func (p *fakePair) waits(r *pb.ConsumeRequest) bool {
 	return p.noRoom && len(r.GetReject()) > 0
 }
 
-// refused returns the answers of a request that are refused.
-func (p *fakePair) refused(r *pb.ConsumeRequest) *pb.RefusedAnswers {
+// refused returns the answers of a request that are refused, and whether the stream ends.
+func (p *fakePair) refused(r *pb.ConsumeRequest) (refused *pb.RefusedAnswers, end bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.late) == 0 || len(r.GetAck()) == 0 {
-		return nil
+	if r.GetAttach() != nil {
+		p.resent = append(p.resent, r.GetAck()...)
 	}
-	return &pb.RefusedAnswers{Sequences: p.late, Reason: pb.ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED}
+	if len(p.late) == 0 || len(r.GetAck()) == 0 {
+		return nil, false
+	}
+	return &pb.RefusedAnswers{Sequences: p.late, Reason: pb.ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED}, p.endLate
 }
 
 func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
@@ -555,11 +562,19 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 					return err
 				}
 			}
-			if err := s.Send(&pb.ConsumeResponse{
-				Attached: r.GetAttach() != nil, QueueId: n.pair.attached(r.GetAttach()), Confirmed: r.GetConfirm(),
-				AckTimeout: r.GetAttach().GetAckTimeout(), Refused: n.pair.refused(r),
-			}); err != nil {
+			refused, end := n.pair.refused(r)
+			answer := &pb.ConsumeResponse{
+				Attached: r.GetAttach() != nil, QueueId: n.pair.attached(r.GetAttach()),
+				AckTimeout: r.GetAttach().GetAckTimeout(), Refused: refused,
+			}
+			if !end {
+				answer.Confirmed = r.GetConfirm()
+			}
+			if err := s.Send(answer); err != nil {
 				return err
+			}
+			if end {
+				return status.Error(codes.Unavailable, "the connection breaks")
 			}
 		case resp := <-n.pair.responses:
 			if err := s.Send(resp); err != nil {

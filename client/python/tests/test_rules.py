@@ -467,6 +467,44 @@ def test_reasons_match_protocol() -> None:
         assert f.forgotten == then.startswith("retry as a new producer"), reason
 
 
+async def test_refused_ack_is_not_resent() -> None:
+    """A refused ack is not sent again on the next stream, where a node would accept it. Other acks are."""
+    resent: asyncio.Future[list[tuple[int, int]]] = asyncio.get_running_loop().create_future()
+
+    async def refusing(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        yield queue_pb2.ConsumeResponse(
+            attached=True, messages=[types_pb2.StoredMessage(sequence=s) for s in (1, 2, 3)]
+        )
+        acked = 0
+        async for r in requests:
+            acked += sum(x.last - x.first + 1 for x in r.ack)
+            if acked == 3:
+                break
+        refused = queue_pb2.ConsumeResponse()
+        refused.refused.sequences.add(first=2, last=2)
+        yield refused
+        await abort(context, grpc.StatusCode.UNAVAILABLE, "")
+
+    async def accepting(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        first = await anext(requests)
+        resent.set_result([(x.first, x.last) for x in first.ack])
+        yield queue_pb2.ConsumeResponse(attached=True, confirmed=first.confirm)
+        async for r in requests:
+            yield queue_pb2.ConsumeResponse(confirmed=r.confirm)
+
+    async with Node() as node, steady_client([node.address]) as client:
+        node.consumes = [refusing, accepting]
+        consumer = await client.consume("q", timeout=BOUND)
+        got = [await consumer.receive(timeout=BOUND) for _ in range(3)]
+        for d in got:
+            d.ack()
+        assert await asyncio.wait_for(resent, BOUND) == [(1, 1), (3, 3)]
+        with pytest.raises(errors.WrongState):
+            await got[1].ack_confirmed(timeout=BOUND)
+        await got[2].ack_confirmed(timeout=BOUND)
+
+
 async def test_run_extends_messages() -> None:
     """A message is extended several times per acknowledgement deadline, until its handler returns."""
     enough, acked = asyncio.Event(), asyncio.Event()

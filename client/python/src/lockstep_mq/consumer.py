@@ -723,6 +723,10 @@ class Consumer:
                 late = self._held.pop(sequence, None)
                 if late is not None:
                     late._expired = True
+                # The next stream must not send the refused ack again: a node would accept it there.
+                for batch in self._unconfirmed:
+                    if sequence in batch.acks:
+                        batch.acks.remove(sequence)
         expired = {sequence for r in response.expired for sequence in range(r.first, r.last + 1)}
         for sequence in expired:
             held = self._held.get(sequence)
