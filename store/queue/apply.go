@@ -146,12 +146,8 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkMeta(o)
 	case txn.OpDeleteMeta, txn.OpDue, txn.OpSite: // admitSite applies a valid OpSite
 		return txn.OK
-	case txn.OpAccess, txn.OpPolicy:
+	case txn.OpAccess, txn.OpPolicy, txn.OpFleet, txn.OpOwn:
 		return s.checkTable(o)
-	case txn.OpFleet:
-		return s.checkFleet(o)
-	case txn.OpOwn:
-		return s.checkOwn(o)
 	case txn.OpPrepare:
 		return s.checkPrepare(o)
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:

@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-var fleetID = uuid.UUID{15: 9} //nolint:gochecknoglobals // a constant
+var fleetID = uuid.UUID{15: 9}
 
 func join(epoch uint64) func(b *txn.Builder) {
 	return func(b *txn.Builder) {

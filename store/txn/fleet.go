@@ -92,6 +92,12 @@ func (c *FleetChange) check() error {
 }
 
 func (o *Op) decodeFleet(d *decoder) {
+	if o.Code == OpOwn {
+		if o.Name, o.Number = d.name(), d.uvarint(); d.err == nil && o.Number == 0 {
+			d.err = errNoEpoch()
+		}
+		return
+	}
 	o.Raw = d.b
 	c := d.fleetChange()
 	if d.err == nil {
@@ -120,11 +126,4 @@ func (o *Op) FleetChange() (c FleetChange) {
 		c = d.fleetChange()
 	}
 	return c
-}
-
-func (o *Op) decodeOwn(d *decoder) {
-	o.Name, o.Number = d.name(), d.uvarint()
-	if d.err == nil && o.Number == 0 {
-		d.err = errNoEpoch()
-	}
 }

@@ -189,7 +189,6 @@ func (o *Op) decode(b []byte) error {
 		o.decodePrepared(&d)
 	case OpForward:
 		o.decodeForward(&d)
-		d.b = nil
 	case OpSetForwards:
 		o.Queue = d.uvarint()
 		o.Raw = d.b
@@ -204,10 +203,8 @@ func (o *Op) decode(b []byte) error {
 		o.decodePolicy(&d)
 	case OpSite:
 		o.decodeSite(&d)
-	case OpFleet:
+	case OpFleet, OpOwn:
 		o.decodeFleet(&d)
-	case OpOwn:
-		o.decodeOwn(&d)
 	case OpPutMeta, OpSwapMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:

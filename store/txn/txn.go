@@ -173,7 +173,8 @@ type OpResult struct {
 	// FirstSequence is, for a publish, the sequence of the first message; for a move, the first sequence in the target;
 	// and for a seek, the first unacknowledged sequence.
 	FirstSequence uint64
-	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For a commit or rollback see queue.OutcomeOf.
+	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For a commit or rollback see
+	// queue.OutcomeOf.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
 	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.
