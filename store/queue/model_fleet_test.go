@@ -35,7 +35,7 @@ func (m *model) changeFleet(b *txn.Builder, want *txn.Result) {
 	case k == 0, !f.member() && k == 1:
 		c := txn.FleetChange{
 			Action: txn.FleetJoin, ID: uuid.UUID{1, 15: byte(m.rng.IntN(3))}, Pair: fmt.Sprint("p", m.rng.IntN(3)),
-			Epoch: m.someEpoch(),
+			Epoch: max(f.max+m.rng.Uint64N(3), 1),
 		}
 		b.Fleet(c)
 		if f.member() || c.Epoch <= f.max {

@@ -159,7 +159,7 @@ func (m *model) fill(b *txn.Builder, want *txn.Result) {
 		m.changeAccess(b, want)
 	case k < 12:
 		m.changePolicy(b, want)
-	case k < 13:
+	case k < 14:
 		m.changeFleet(b, want)
 	case k < 20:
 		m.twoPhase(b, want)
