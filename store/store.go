@@ -216,7 +216,8 @@ func (s *Store) usePages(file *page.File) error {
 	s.state, s.applied = state, meta.Position
 	s.dedups.Store(state.Deduplicates())
 	s.holds.reach(s.applied.LSN)
-	s.watch.wake([]uint64{queue.AccessQueue}) // an installed snapshot may contain other access rules
+	// An installed snapshot may contain other access rules and another membership.
+	s.watch.wake([]uint64{queue.AccessQueue, queue.FleetQueue})
 	return nil
 }
 

@@ -15,16 +15,21 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// detach makes the store in a directory, with the given state, the primary of a new lineage. The log does not contain
-// this change, so it is made before a node opens the store.
+// detach makes the store in a directory, with the given state, the primary of a new lineage, and ends its membership in
+// a fleet, because the original pair owns the queues. The log does not contain these changes, so they are made before a
+// node opens the store.
 func detach(fsys vfs.FS, dir string, state *queue.State, lineage uuid.UUID) error {
 	file, err := page.Open(fsys, datadir.PageFile(dir), page.Options{})
 	if err != nil {
 		return fmt.Errorf("detach the copy: %w", err)
 	}
 	key, value := state.DetachedSite(lineage)
+	fleetKey, noFleet, member := state.DetachedFleet()
 	for range 2 { // both checkpoints in the file, since a node uses the earlier one if the later one is corrupt
-		if err = putKey(file, key, value); err != nil {
+		if err = putKey(file, key, value); err == nil && member {
+			err = putKey(file, fleetKey, noFleet)
+		}
+		if err != nil {
 			break
 		}
 	}

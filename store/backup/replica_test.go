@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/datadir"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
@@ -143,4 +144,41 @@ func TestReceiveReplica(t *testing.T) {
 	checkReplica(n, "/replica")
 	_, err = backup.Receive(ctx, "/replica", options(nil))
 	require.ErrorIs(t, err, datadir.ErrNotEmpty)
+}
+
+// A detached copy of a pair of a fleet is not a member: the original pair owns the queues.
+func TestReceiveDetachedMember(t *testing.T) {
+	ctx := context.Background()
+	n := openNode(t, memfs.New(), "/data", 2048)
+	lineage := n.startLineage()
+	n.commit(func(b *txn.Builder) {
+		b.Fleet(txn.FleetChange{Action: txn.FleetJoin, ID: uuid.New(), Pair: "pair-1", Epoch: 5})
+	})
+	n.commit(func(b *txn.Builder) { b.OwnQueue("owned", 7); b.CreateQueue("owned", txn.Config{}) })
+	_, err := n.s.Checkpoint(ctx)
+	require.NoError(t, err)
+	for name, detached := range map[string]uuid.UUID{"/detached": uuid.New(), "/replica": uuid.Nil} {
+		snap, err := n.s.OpenSnapshot()
+		require.NoError(t, err)
+		offset := uint64(0)
+		_, err = backup.Receive(ctx, name, backup.ReceiveOptions{
+			FS: n.fs, Name: "snapshot", Header: snap.Header, Lineage: lineage, SegmentBytes: 64 << 10, Detached: detached,
+			Next: func() (uint64, []byte, error) {
+				at, data, err := snap.ReadNext(offset, 4096)
+				offset = at + uint64(len(data))
+				return at, data, err
+			},
+		})
+		require.NoError(t, err)
+		snap.Close()
+		s := restored(t, n.fs, name)
+		if detached == uuid.Nil {
+			require.Equal(t, query.Fleet(n.s), query.Fleet(s), name)
+			continue
+		}
+		require.Equal(t, queue.FleetState{MaxEpoch: 7}, query.Fleet(s), name)
+		epoch, ok := query.OwnershipEpoch(s, "owned")
+		require.True(t, ok)
+		require.Zero(t, epoch)
+	}
 }

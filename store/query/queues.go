@@ -29,6 +29,8 @@ type QueueInfo struct {
 	// created.
 	Dropped, Expired uint64
 	Digest           uint64
+	// Epoch is the ownership epoch; 0 if the pair is not a member of a fleet.
+	Epoch uint64
 	// Subscriptions are ordered by number.
 	Subscriptions []SubscriptionInfo
 	Forwards      []ForwardInfo
@@ -106,7 +108,7 @@ func infoOf(state *queue.State, q *queue.Queue) QueueInfo {
 	info := QueueInfo{
 		ID: q.ID(), Name: q.Name(), Config: q.Config(), NextSequence: q.NextSequence(), Messages: q.Messages(),
 		Bytes: q.Bytes(), Digest: q.Digest(), Subscriptions: make([]SubscriptionInfo, 0, q.SubCount()),
-		Delayed: q.DelayedMessages(), Pause: q.Pause(),
+		Delayed: q.DelayedMessages(), Pause: q.Pause(), Epoch: state.OwnershipEpoch(q),
 	}
 	info.Dropped, info.Expired = q.Dropped()
 	info.MessageIDs, info.Duplicates = q.MessageIDs()

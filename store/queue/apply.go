@@ -114,23 +114,26 @@ func (s *State) check() (op int, code txn.Code) {
 	clear(s.pending)
 	s.pending = s.pending[:0]
 	s.meta.pending = 0
-	s.published, s.forwarded = publishedBefore{}, 0
+	s.published, s.added, s.fleet.owned, s.fleet.epoch = publishedBefore{}, 0, nil, 0
 	for i := 0; ; i++ {
 		o, err := s.reader.Next()
 		if errors.Is(err, io.EOF) {
+			if s.fleet.owned != nil {
+				return 0, txn.ErrMixed // not followed by an OpCreateQueue
+			}
 			return -1, txn.OK
 		}
 		if err != nil {
 			return i, codeOf(err)
 		}
-		if o.Code.Alone() && s.reader.Ops() > 1 {
+		if o.Code.Alone() && s.reader.Ops() > 1 && !s.allowsTwo(i, o) {
 			return i, txn.ErrMixed
 		}
 		if o.Code != txn.OpForward {
 			s.published.count = 0
 		}
 		if code := s.checkOp(o, &released); code != txn.OK {
-			return i - s.forwarded, code // a client does not count forwards as operations
+			return i - s.added, code // a client does not count operations that the active has added
 		}
 	}
 }
@@ -143,7 +146,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 		return s.checkMeta(o)
 	case txn.OpDeleteMeta, txn.OpDue, txn.OpSite: // admitSite applies a valid OpSite
 		return txn.OK
-	case txn.OpAccess, txn.OpPolicy:
+	case txn.OpAccess, txn.OpPolicy, txn.OpFleet, txn.OpOwn:
 		return s.checkTable(o)
 	case txn.OpPrepare:
 		return s.checkPrepare(o)
@@ -186,7 +189,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPublish:
 		return s.checkPublish(q, o)
 	case txn.OpForward:
-		s.forwarded++
+		s.added++
 		return s.checkForward(o)
 	case txn.OpSetForwards:
 		return s.checkSetForwards(q, o)
@@ -199,7 +202,7 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy, txn.OpSite:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy, txn.OpSite, txn.OpFleet, txn.OpOwn:
 	}
 	return txn.OK
 }
@@ -230,6 +233,9 @@ func checkNotReserved(q *Queue, id uint32) txn.Code {
 func (s *State) checkCreate(o *txn.Op) txn.Code {
 	if s.byName[string(o.Name)] != nil {
 		return txn.ErrQueueExists
+	}
+	if !s.mayCreate() {
+		return txn.ErrNotOwned
 	}
 	if s.queues.n >= s.limits.queues {
 		return txn.ErrTooManyQueues
@@ -284,7 +290,7 @@ func (s *State) results(n int) []txn.OpResult {
 // change applies all operations. If wanted is set, it returns their fingerprint.
 func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	s.reader.Rewind()
-	r.Ops = s.results(s.reader.Ops() - s.forwarded)
+	r.Ops = s.results(s.reader.Ops() - s.added)
 	if s.counted {
 		s.counts.Transactions++
 	}
@@ -305,6 +311,14 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		case o.Code == txn.OpForward: // a forward has no result
 			s.forward(s.queues.get(o.Queue), o)
 			continue
+		case o.Code == txn.OpOwn:
+			q := s.own(o)
+			if q == nil { // the operation that creates the queue has the result
+				continue
+			}
+			results[0].ID = q.id
+		case o.Code == txn.OpFleet:
+			s.changeFleet(o)
 		case o.Code == txn.OpAccess:
 			results[0].Changed = s.changeAccess(o, r.LSN)
 		case o.Code == txn.OpSwapMeta:
@@ -400,7 +414,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPause:
 		s.pause(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy, txn.OpSite:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy, txn.OpSite, txn.OpFleet, txn.OpOwn:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }
@@ -563,6 +577,7 @@ func (s *State) createQueue(o *txn.Op) uint64 {
 	q.tail.first = 1
 	q.digest = mix(mix(q.id, uint64(crc32.Checksum(o.Name, s.crc))), uint64(crc32.Checksum(o.Raw, s.crc)))
 	q.mixConfig()
+	s.takeEpoch(q)
 	s.addQueue(q)
 	s.mark(q)
 	for name := range o.Subscriptions {

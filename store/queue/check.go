@@ -33,6 +33,7 @@ func (s *State) Check() []string {
 		}
 		s.checkForwards(q, bad)
 		s.checkPauses(q, bad)
+		s.checkEpoch(q, bad)
 		if (q.config.TemporaryGrace != 0) != (s.temporary[q.id] == q) {
 			bad("queue %d %.40q: list of temporary queues does not match the configuration", q.id, q.name)
 		}
@@ -51,6 +52,7 @@ func (s *State) Check() []string {
 		bad("queues have %d bytes in memory, counted %d", tailBytes, s.tailBytes)
 	}
 	s.site.check(s.applied, bad)
+	s.fleet.check(bad)
 	s.producers.check(bad)
 	s.prepared.check(s, bad)
 	s.access.check(bad)

@@ -96,6 +96,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	s.meta.collect(&c, strings.Compare, metaKey)
 	c.lanes(queues)
 	c.put(append(c.key(), keyState), s.appendState)
+	c.fleet(&s.fleet)
 	c.producers(&s.producers)
 	for _, q := range queues {
 		c.put(queueKey(c.key(), keyQueue, q.id), q.appendValue)

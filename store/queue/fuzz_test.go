@@ -72,6 +72,8 @@ func FuzzApply(f *testing.F) {
 		seed(nil, func(b *txn.Builder) { b.CreateQueue("q", txn.Config{Priorities: 1}, "a") }), seed(nil, ranked),
 		seed(nil, func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 5}) }), seed(nil, ranked),
 		seed(nil, func(b *txn.Builder) { b.AlterQueue(1, txn.Config{}, txn.FieldPriorities) })))
+	f.Add(slices.Concat(create, seed(nil, join(5)), seed(nil, ownNew("r", 300)), seed(nil, own("q", 301)), some,
+		seed(nil, leave), seed(nil, join(400))))
 	site := func(c txn.SiteChange) []byte { return seed(nil, func(b *txn.Builder) { b.Site(c) }) }
 	envelope := func(n uint64, record []byte) []byte {
 		payload := txn.AppendSite(nil, &txn.Site{Lineage: lineage, Epoch: 1, Upstream: position(n), Logical: n}, record[2:])

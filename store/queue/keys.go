@@ -23,6 +23,7 @@ import (
 //	k key                        an internal entry of the cluster
 //	l queue(8) chunk(8)          priorities of the messages of a chunk
 //	m                            the state as a whole
+//	o                            the membership of the pair in a fleet
 //	p id                         a producer
 //	q queue(8)                   a queue
 //	r                            the site role of the pair
@@ -46,6 +47,7 @@ const (
 	keyMeta       = 'k'
 	keyPriorities = 'l'
 	keyState      = 'm'
+	keyFleet      = 'o'
 	keyProducer   = 'p'
 	keyQueue      = 'q'
 	keySite       = 'r'
@@ -57,11 +59,14 @@ const (
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, g, k, m, p, q, r, s, u, y and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, o, p, q, r, s, u, y and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of the value of an s key with options. Releases before 0.2.0 reject it.
 const optionsVersion = 2
+
+// ownedVersion is the first byte of the value of a q key with an ownership epoch, which is the second field.
+const ownedVersion = 2
 
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
@@ -109,7 +114,11 @@ func (s *State) appendState(dst []byte) []byte {
 }
 
 func (q *Queue) appendValue(dst []byte) []byte {
-	dst = append(dst, valueVersion)
+	if q.epoch == 0 {
+		dst = append(dst, valueVersion)
+	} else {
+		dst = binary.AppendUvarint(append(dst, ownedVersion), q.epoch)
+	}
 	dst = appendString(dst, q.name)
 	dst = txn.AppendOwnConfig(dst, *q.config.ownConfig(), q.config.fields)
 	dst = binary.AppendUvarint(dst, q.nextSeq)

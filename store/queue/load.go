@@ -73,6 +73,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.producer(&k, &v)
 	case keyQueue:
 		l.queue(&k, &v)
+	case keyFleet:
+		l.fleet(&v)
 	case keySite:
 		l.site(&v)
 	case keySub:
@@ -196,7 +198,14 @@ func (l *Loader) state(v *cursor) {
 
 func (l *Loader) queue(k, v *cursor) {
 	q := l.getQueue(k)
-	v.version()
+	if len(v.b) > 0 && v.b[0] == ownedVersion {
+		v.u8()
+		if q.own().epoch = v.uvarint(math.MaxUint64); v.err == nil && q.epoch == 0 {
+			v.fail("missing ownership epoch")
+		}
+	} else {
+		v.version()
+	}
 	q.name = string(v.take(v.uvarint(txn.MaxNameBytes)))
 	if v.err != nil {
 		return
@@ -516,6 +525,9 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	s.prepared.all(add)
 	if s.site.Role != SiteNone {
 		add([]byte{keySite}, s.site.appendValue)
+	}
+	if s.fleet.MaxEpoch != 0 {
+		add([]byte{keyFleet}, s.fleet.appendValue)
 	}
 	for q := range s.Queues {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)

@@ -30,6 +30,8 @@ func everyKind(t testing.TB) *driver {
 		}))
 	}
 	require.Equal(t, txn.OK, d.commitPrepared("y").Code)
+	d.do(join(5))
+	d.do(own("q", 300))
 	d.do(func(b *txn.Builder) { b.Site(txn.SiteChange{Action: txn.SiteStart, Lineage: lineage}) })
 	return d
 }

@@ -28,6 +28,7 @@ type model struct {
 	epochs map[string]uint32
 	meta   map[string]string
 	access modelAccess
+	fleet  modelFleet
 	// policies by pattern
 	policies map[string]txn.QueuePolicy
 	lsn      uint64 // of the current transaction
@@ -43,6 +44,7 @@ type model struct {
 type modelQueue struct {
 	id, next uint64
 	name     string
+	epoch    uint64
 	own      txn.Config // set on the queue itself
 	fields   txn.ConfigMask
 	config   txn.Config // effective
@@ -157,6 +159,8 @@ func (m *model) fill(b *txn.Builder, want *txn.Result) {
 		m.changeAccess(b, want)
 	case k < 12:
 		m.changePolicy(b, want)
+	case k < 14:
+		m.changeFleet(b, want)
 	case k < 20:
 		m.twoPhase(b, want)
 	default:
@@ -178,12 +182,11 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 	if m.rng.IntN(3) == 0 {
 		fields |= txn.ConfigMask(m.rng.Uint64()) & txn.DefaultFields
 	}
+	epoch := m.ownNew(b, name)
 	b.CreateQueueWith(name, config, fields, subs...)
-	for _, q := range m.queues {
-		if q.name == name {
-			want.Code, want.Op = txn.ErrQueueExists, 0
-			return
-		}
+	if code := m.checkNew(name, epoch); code != txn.OK {
+		want.Code, want.Op = code, 0
+		return
 	}
 	if code := m.checkConfig(nil, name, config, fields, txn.AllFields); code != txn.OK {
 		want.Code, want.Op = code, 0
@@ -193,6 +196,7 @@ func (m *model) createQueue(b *txn.Builder, want *txn.Result) {
 		own: config, fields: fields, id: m.nextID, name: name, next: 1, nextSub: 1, subs: map[uint32]*modelSub{},
 		records: map[uint64][]byte{}, delayed: map[uint64]bool{}, pauses: map[uint32]txn.Pause{},
 	}
+	q.epoch, m.fleet.max = epoch, max(m.fleet.max, epoch)
 	m.nextID++
 	m.queues[q.id] = q
 	m.applyPolicies()
@@ -536,6 +540,7 @@ func (m *model) check(t *testing.T, r *replica) {
 	require.Equal(t, m.meta, meta)
 	m.access.check(t, r.state)
 	m.checkPolicies(t, r.state)
+	m.checkFleet(t, r.state)
 	m.checkPrepared(t, r.state)
 	m.checkSchedule(t, r)
 	for id, want := range m.queues {

@@ -153,7 +153,7 @@ func (p *fakePages) load(t *testing.T, lsn uint64) *State {
 }
 
 // same compares the keys and values of two states and reports the first different key.
-func same(t *testing.T, want, got map[string][]byte, why string) {
+func same(t testing.TB, want, got map[string][]byte, why string) {
 	t.Helper()
 	for _, key := range slices.Sorted(maps.Keys(want)) {
 		value, ok := got[key]

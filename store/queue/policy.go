@@ -204,10 +204,15 @@ func (s *State) settingsOf(q *Queue, name string, own *txn.Config, fields txn.Co
 	return c
 }
 
-// checkTable verifies an operation on the access table or the policies.
+// checkTable verifies an operation on the access table, the policies or the fleet.
 func (s *State) checkTable(o *txn.Op) txn.Code {
-	if o.Code == txn.OpAccess {
+	switch o.Code { //nolint:exhaustive // the caller handles the others
+	case txn.OpAccess:
 		return s.checkAccess(o)
+	case txn.OpFleet:
+		return s.checkFleet(o)
+	case txn.OpOwn:
+		return s.checkOwn(o)
 	}
 	return s.checkPolicy(o)
 }

@@ -46,6 +46,7 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
+	epoch            uint64 // of the last OpOwn; 0 for none
 	// policies contains the overrides of subscriptions, by subscription number.
 	policies map[uint32]policy
 }

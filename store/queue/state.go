@@ -30,6 +30,7 @@ type State struct {
 	policies  policyTable
 	prepared  preparedSet
 	site      site
+	fleet     fleet
 
 	messages  uint64
 	bytes     uint64
@@ -72,7 +73,7 @@ type State struct {
 	duplicateBytes uint64          // bytes of the discarded messages of publishes
 	pending        []pending       // additions to queues with a limit
 	published      publishedBefore // the previous operation, if it is a publish
-	forwarded      int             // number of forwards
+	added          int             // operations without a result: forwards, and an OpOwn before an OpCreateQueue
 }
 
 type pending struct {
@@ -164,8 +165,8 @@ func (s *State) Temporary() []*Queue {
 // TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, releasing, moving,
 // purging and seeking messages touch a queue, as do delayed messages that become deliverable. Altering, pausing,
 // resuming or deleting a queue, or one of its subscriptions, also touches it. TakeTouched adds MetaQueue if an internal
-// entry changed, AccessQueue if the access table changed, and OverflowQueue if a queue exceeds its limits and the
-// active must move the excess.
+// entry changed, AccessQueue if the access table changed, FleetQueue if the pair joined or left a fleet, and
+// OverflowQueue if a queue exceeds its limits and the active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
@@ -183,6 +184,10 @@ func (s *State) TakeTouched(dst []uint64) []uint64 {
 	if s.access.touched {
 		s.access.touched = false
 		dst = append(dst, AccessQueue)
+	}
+	if s.fleet.touched {
+		s.fleet.touched = false
+		dst = append(dst, FleetQueue)
 	}
 	return dst
 }

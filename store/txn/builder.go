@@ -23,6 +23,8 @@ type Builder struct {
 	last      uint64 // last sequence of the open move
 	drop      bool   // the open move has no target
 	alone     bool
+	owned     string // name of the queue of an OpOwn that is the first operation
+	creates   bool   // the second operation creates the queue owned
 	refs      *[]Ref // nil: all bodies are copied
 	referred  int    // bytes of the referenced bodies of this transaction
 	before    int    // value of referred at the start of the open operation
@@ -95,6 +97,7 @@ func (b *Builder) CreateQueueWith(name string, c Config, own ConfigMask, subscri
 	if len(subscriptions) > MaxSubscriptions {
 		b.fail(fmt.Errorf("%w: %d", ErrTooManySubscriptions, len(subscriptions)))
 	}
+	b.creates = b.ops == 1 && b.owned == name
 	b.begin(OpCreateQueue)
 	b.buf = appendString(b.buf, name)
 	b.buf = AppendOwnConfig(b.buf, c, own)
@@ -429,7 +432,7 @@ func (b *Builder) check() {
 		b.fail(fmt.Errorf("%w: no operation", ErrMalformed))
 	case b.ops > MaxOps:
 		b.fail(fmt.Errorf("%w: %d operations, limit %d", ErrTooLarge, b.ops, MaxOps))
-	case b.alone && b.ops > 1:
+	case b.alone && b.ops > 1 && (!b.creates || b.ops > 2):
 		b.fail(ErrMixed)
 	case b.Bytes() > MaxTransactionBytes:
 		b.fail(errTooLarge())

@@ -67,6 +67,12 @@ const (
 	ErrSitePosition Code = 101
 	// ErrSiteChange is returned for an OpSite that is not valid for the current role, lineage or epoch.
 	ErrSiteChange Code = 102
+	// ErrNotOwned is returned if a pair of a fleet would create a queue without an ownership epoch.
+	ErrNotOwned Code = 103
+	// ErrFleetChanged is returned for a join of a member, or with an epoch that is not above all epochs in the log, for
+	// an OpFleet or OpOwn of a pair that is not a member, and for an OpOwn with an epoch that is not above the epoch of
+	// the existing queue or of the join.
+	ErrFleetChanged Code = 104
 
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
@@ -122,6 +128,8 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrReplica:              "pair is a replica of another site: use the primary site",
 	ErrSitePosition:         "transaction of the primary site was applied before, or is of another lineage or epoch",
 	ErrSiteChange:           "role of the site was changed concurrently, or does not permit the change",
+	ErrNotOwned:             "pair belongs to a fleet: the directory must assign the queue to the pair first",
+	ErrFleetChanged:         "membership of the fleet or ownership of the queue was changed concurrently",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
 	ErrReserved:             "message is reserved by another prepared transaction; `lockstep txn list` shows them",
 	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",

@@ -37,7 +37,7 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 // Fingerprint returns sum, a checksum of a client's request, extended by the operation. sum is 0 for the first
 // operation of a transaction. For a publish, the checksum covers the messages without their times, which differ
 // between attempts. For other operations, it covers the parameters, but not the numbers of queues and
-// subscriptions, which are not part of a request. It excludes additions of the active (OpForward,
+// subscriptions, which are not part of a request. It excludes additions of the active (OpForward, OpOwn,
 // Config.ExactBytes). For an OpAccess, it covers only the checksum of the request. table must be the table of
 // crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
@@ -46,7 +46,7 @@ func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 
 // FingerprintWith is like Fingerprint, but reuses the known checksums of the operation's messages.
 func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) uint32 {
-	if o.Code == OpForward {
+	if o.Code == OpForward || o.Code == OpOwn {
 		return sum
 	}
 	requested := o.Mask &^ FieldExactBytes

@@ -118,6 +118,7 @@ func (o *Op) decodeForward(d *decoder) {
 	if d.err == nil && next > MaxPublishMessages {
 		d.fail("forward of an invalid message")
 	}
+	d.b = nil
 }
 
 // Forwarded iterates over the positions of the messages that an OpForward selects in the preceding publish, which

@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"slices"
 	"testing"
+
+	"github.com/google/uuid"
 )
 
 func FuzzDecodeMessage(f *testing.F) {
@@ -156,6 +158,10 @@ func FuzzReader(f *testing.F) {
 		seed(nil, func(b *Builder) { b.Site(c) })
 	}
 	f.Add(AppendSite(nil, someSite(), prepared))
+	seed(nil, func(b *Builder) { b.Fleet(FleetChange{Action: FleetJoin, ID: uuid.Max, Pair: "a", Epoch: 300}) })
+	seed(nil, func(b *Builder) { b.Fleet(FleetChange{Action: FleetLeave}) })
+	seed(nil, func(b *Builder) { b.OwnQueue("q", 1) })
+	seed(nil, func(b *Builder) { b.OwnQueue("q", 300); b.CreateQueue("q", Config{}, "s") })
 	f.Fuzz(func(t *testing.T, payload []byte) {
 		var r Reader
 		var b Builder
@@ -335,6 +341,10 @@ func copyOp(b *Builder, o *Op) {
 		b.ChangeAccess(o.Number, o.Requested, slices.Collect(o.AccessChanges))
 	case OpSite:
 		b.Site(o.SiteChange())
+	case OpFleet:
+		b.Fleet(o.FleetChange())
+	case OpOwn:
+		b.OwnQueue(string(o.Name), o.Number)
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpSwapMeta:

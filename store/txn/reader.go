@@ -127,8 +127,8 @@ type Op struct {
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
 	Target uint64
-	// Name is the name of the new queue or subscription, the key of an internal entry, the xid of a prepared
-	// transaction, or the pattern of a policy.
+	// Name is the name of the new queue or subscription or of the queue of an OpOwn, the key of an internal entry, the
+	// xid of a prepared transaction, or the pattern of a policy.
 	Name []byte
 	// Move reports whether the messages of an OpForward are published only to the target.
 	Move bool
@@ -146,13 +146,13 @@ type Op struct {
 	// messages of the preceding publish.
 	Count int
 	// Raw contains the encoded elements that Count counts. For OpPutMeta and OpSwapMeta it is the value, for
-	// OpCreateSubscriptionWith the options, for OpAlterSubscription and OpSite the change, for OpSetForwards the
+	// OpCreateSubscriptionWith the options, for OpAlterSubscription, OpSite and OpFleet the change, for OpSetForwards the
 	// forwards, for OpPause the pause, for OpPolicy the policy, and for OpPrepare the transaction.
 	Raw []byte
 	By  Decider
 	// Number is, for a commit or rollback, the logical number of the OpPrepare, or 0 for any. For OpAccess and
-	// OpSwapMeta it is the expected version of the table or entry, and for OpCreateQueue and OpAlterQueue the result
-	// of Own.
+	// OpSwapMeta it is the expected version of the table or entry, for OpCreateQueue and OpAlterQueue the result of Own,
+	// and for OpOwn the ownership epoch.
 	Number uint64
 	// Requested is the checksum of the client's request for an OpAccess.
 	Requested uint32
@@ -189,7 +189,6 @@ func (o *Op) decode(b []byte) error {
 		o.decodePrepared(&d)
 	case OpForward:
 		o.decodeForward(&d)
-		d.b = nil
 	case OpSetForwards:
 		o.Queue = d.uvarint()
 		o.Raw = d.b
@@ -204,6 +203,8 @@ func (o *Op) decode(b []byte) error {
 		o.decodePolicy(&d)
 	case OpSite:
 		o.decodeSite(&d)
+	case OpFleet, OpOwn:
+		o.decodeFleet(&d)
 	case OpPutMeta, OpSwapMeta:
 		o.putMeta(&d)
 	case OpDeleteMeta:

@@ -65,6 +65,11 @@ const (
 	OpPolicy OpCode = 25
 	// OpSite changes the site role of the pair. It changes nothing else.
 	OpSite OpCode = 27
+	// OpFleet makes the pair join or leave a fleet. It changes no queue.
+	OpFleet OpCode = 28
+	// OpOwn sets the ownership epoch of the queue that the following OpCreateQueue creates, or raises the epoch of an
+	// existing queue.
+	OpOwn OpCode = 29
 )
 
 var opNames = [...]string{
@@ -95,6 +100,8 @@ var opNames = [...]string{
 	OpSwapMeta:               "swap-meta",
 	OpPolicy:                 "policy",
 	OpSite:                   "site",
+	OpFleet:                  "fleet",
+	OpOwn:                    "own",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.
@@ -107,11 +114,12 @@ func (c OpCode) String() string {
 
 // Alone reports whether the operation must be the only one of its transaction. This applies to operations on queues and
 // subscriptions (create, change, pause, purge, delete), on prepared transactions (prepare, commit, roll back), and on
-// the access table, policies and the site role. The reason is that all operations are checked against the state before
-// the transaction.
+// the access table, policies, the site role and the fleet. The reason is that all operations are checked against the
+// state before the transaction. The only exception is a transaction of an OpOwn and the OpCreateQueue of the same name.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c >= OpPrepare && c <= OpRollbackPrepared
+		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c == OpFleet || c == OpOwn ||
+		c >= OpPrepare && c <= OpRollbackPrepared
 }
 
 // Start is the start position of a new subscription.
@@ -155,8 +163,8 @@ type Result struct {
 	// Op is the index of the rejected operation. It is -1 if the transaction as a whole was rejected, or if Code is
 	// OK.
 	Op int
-	// Ops contains one result per operation, in order, without forwards. It is empty if the transaction was rejected. It
-	// must not be modified.
+	// Ops contains one result per operation, in order, without forwards and without an OpOwn before an OpCreateQueue. It
+	// is empty if the transaction was rejected. It must not be modified.
 	Ops []OpResult
 }
 
@@ -165,7 +173,8 @@ type OpResult struct {
 	// FirstSequence is, for a publish, the sequence of the first message; for a move, the first sequence in the target;
 	// and for a seek, the first unacknowledged sequence.
 	FirstSequence uint64
-	// ID is the number of the new queue or subscription. For a commit or rollback see queue.OutcomeOf.
+	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For a commit or rollback see
+	// queue.OutcomeOf.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
 	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.

@@ -450,7 +450,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 45, known, "codes with a text")
+	require.Equal(t, 47, known, "codes with a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.Contains(t, r.Err().Error(), "operation 3")

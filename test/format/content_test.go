@@ -113,6 +113,9 @@ func (d *dumper) store(s *store.Store) {
 			d.line(2, "%c %q: %s", e.Kind, e.Name, text(e.Value))
 		}
 	}
+	if fleet := query.Fleet(s); fleet != (queue.FleetState{}) {
+		d.line(1, "fleet: %+v", fleet)
+	}
 	if site := s.Site(); site != (queue.SiteState{}) {
 		d.line(1, "site: %+v", site)
 	}

@@ -215,6 +215,11 @@ func operation(op *txn.Op) string {
 		c := op.SiteChange()
 		s += fmt.Sprintf(" %s, expected epoch %d, lineage %s, epoch %d, upstream %v, logical number %d, stopped %v", c.Action,
 			c.Expected, c.Lineage, c.Epoch, c.Upstream, c.Logical, c.Stopped)
+	case txn.OpFleet:
+		c := op.FleetChange()
+		s += fmt.Sprintf(" %s, fleet %s, pair %q, epoch %d", c.Action, c.ID, c.Pair, c.Epoch)
+	case txn.OpOwn:
+		s += fmt.Sprintf(" name %q, epoch %d", op.Name, op.Number)
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" key %q, expected version %d, value %s", op.Name, op.Number, text(op.Raw))
 	case txn.OpPutMeta, txn.OpDeleteMeta:

@@ -218,6 +218,7 @@ func (w *writer) history() {
 	w.scheduled()
 	w.access()
 	w.shared()
+	w.fleet()
 }
 
 // shared publishes messages that share an extent of two pages.
@@ -308,6 +309,17 @@ func (w *writer) policies() {
 	w.commit(nil, func(b *txn.Builder) { b.PutPolicy("gone", txn.QueuePolicy{Limits: txn.Config{TTL: 60_000}}) })
 	w.commit(nil, func(b *txn.Builder) { b.DeletePolicy("gone") })
 	w.commit(nil, func(b *txn.Builder) { b.AlterQueueWith(5, txn.Config{}, txn.FieldDelay, txn.FieldDelay) })
+}
+
+// fleet makes the pair a member of a fleet, raises the epoch of a queue, and creates a queue.
+func (w *writer) fleet() {
+	join := txn.FleetChange{Action: txn.FleetJoin, ID: uuid.UUID{0xee, 15: 0xff}, Pair: "pair-1", Epoch: 3}
+	w.commit(nil, func(b *txn.Builder) { b.Fleet(join) })
+	w.commit(nil, func(b *txn.Builder) { b.Fleet(txn.FleetChange{Action: txn.FleetLeave}) })
+	join.Epoch = 300
+	w.commit(nil, func(b *txn.Builder) { b.Fleet(join) })
+	w.commit(nil, func(b *txn.Builder) { b.OwnQueue("owned", 301); b.CreateQueue("owned", txn.Config{}, "all") })
+	w.commit(nil, func(b *txn.Builder) { b.OwnQueue("owned", 302) })
 }
 
 // sites applies transactions as a replica, and then promotes the store to a primary.

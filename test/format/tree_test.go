@@ -38,11 +38,19 @@ var treeKinds = map[byte]struct {
 			value.uvarint(),
 			value.uvarint(), value.u64())
 	}},
+	'o': {"fleet", func(_, value *reader) string {
+		return fmt.Sprintf("version %d, fleet %x, pair %q, join epoch %d, maximum epoch %d", value.u8(), value.take(16),
+			value.text(), value.uvarint(), value.uvarint())
+	}},
 	'p': {"producer", describeProducer},
 	'q': {"queue", func(key, value *reader) string {
-		s := fmt.Sprintf("queue %d, version %d, name %q, config %v, next sequence %d, next subscription %d, "+
-			"messages %d, bytes %d, digest %016x", key.be64(), value.u8(), value.text(), value.list(), value.uvarint(),
-			value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
+		version := value.u8()
+		s := fmt.Sprintf("queue %d, version %d", key.be64(), version)
+		if version == 2 {
+			s += fmt.Sprintf(", epoch %d", value.uvarint())
+		}
+		s += fmt.Sprintf(", name %q, config %v, next sequence %d, next subscription %d, messages %d, bytes %d, digest %016x",
+			value.text(), value.list(), value.uvarint(), value.uvarint(), value.uvarint(), value.uvarint(), value.u64())
 		if len(value.b) > 0 {
 			s += fmt.Sprintf(", dropped %d, expired %d", value.uvarint(), value.uvarint())
 		}

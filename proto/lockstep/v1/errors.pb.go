@@ -457,6 +457,14 @@ const (
 	ErrorReason_ERROR_REASON_SITE_UNREACHABLE ErrorReason = 267
 	// The sites could not be compared at the same transaction.
 	ErrorReason_ERROR_REASON_SITE_NOT_COMPARED ErrorReason = 271
+	// Another pair of the fleet owns the queue. The status has a NotOwner detail. Nothing was applied. Send the request to
+	// that pair.
+	ErrorReason_ERROR_REASON_NOT_OWNER ErrorReason = 274
+	// The queues of the request belong to different pairs of the fleet. Nothing was applied. Queues that are used in one
+	// transaction must be in the same placement group.
+	ErrorReason_ERROR_REASON_CROSS_PAIR ErrorReason = 275
+	// The directory of the fleet does not respond, and the node does not know the owner of the queue. Nothing was applied.
+	ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE ErrorReason = 276
 )
 
 // Enum value maps for ErrorReason.
@@ -577,6 +585,9 @@ var (
 		273: "ERROR_REASON_SITE_EPOCH",
 		267: "ERROR_REASON_SITE_UNREACHABLE",
 		271: "ERROR_REASON_SITE_NOT_COMPARED",
+		274: "ERROR_REASON_NOT_OWNER",
+		275: "ERROR_REASON_CROSS_PAIR",
+		276: "ERROR_REASON_DIRECTORY_UNAVAILABLE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -694,6 +705,9 @@ var (
 		"ERROR_REASON_SITE_EPOCH":             273,
 		"ERROR_REASON_SITE_UNREACHABLE":       267,
 		"ERROR_REASON_SITE_NOT_COMPARED":      271,
+		"ERROR_REASON_NOT_OWNER":              274,
+		"ERROR_REASON_CROSS_PAIR":             275,
+		"ERROR_REASON_DIRECTORY_UNAVAILABLE":  276,
 	}
 )
 
@@ -838,7 +852,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xa03\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xd34\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1097,7 +1111,14 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x12@\n" +
 	"\x1eERROR_REASON_SITE_NOT_COMPARED\x10\x8f\x02\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
-	":\\\n" +
+	"\x128\n" +
+	"\x16ERROR_REASON_NOT_OWNER\x10\x92\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\x01\x129\n" +
+	"\x17ERROR_REASON_CROSS_PAIR\x10\x93\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12<\n" +
+	"\"ERROR_REASON_DIRECTORY_UNAVAILABLE\x10\x94\x02\x1a\x13\xfa\xf8#\x0f\n" +
+	"\vUNAVAILABLE\x10\x01:\\\n" +
 	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\x8f\xbf\x04 \x01(\v2\x1f.lockstep.v1.ErrorReasonOptionsR\x06reasonB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (

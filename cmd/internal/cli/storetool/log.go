@@ -302,6 +302,10 @@ func describeOp(op *txn.Op) string {
 		s += pauseText(op)
 	case txn.OpSite:
 		s += siteText(op.SiteChange())
+	case txn.OpFleet:
+		s += fleetText(op.FleetChange())
+	case txn.OpOwn:
+		s += fmt.Sprintf(" under epoch %d", op.Number)
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" of version %d", op.Number)
 	case txn.OpAlterSubscription:
@@ -360,6 +364,14 @@ func siteText(c txn.SiteChange) string {
 		s += fmt.Sprintf(" up to upstream LSN %d at epoch %d", c.Upstream.LSN, c.Expected)
 	case txn.SiteStop, txn.SiteResume:
 		s += fmt.Sprintf(" at epoch %d", c.Expected)
+	}
+	return s
+}
+
+func fleetText(c txn.FleetChange) string {
+	s := " " + c.Action.String()
+	if c.Action == txn.FleetJoin {
+		s += fmt.Sprintf(" %s as pair %q, epoch %d", c.ID, c.Pair, c.Epoch)
 	}
 	return s
 }

@@ -291,16 +291,18 @@ class Submitted(_message.Message):
     def __init__(self, through: _Optional[int] = ...) -> None: ...
 
 class RequestError(_message.Message):
-    __slots__ = ("code", "message", "reason", "settled")
+    __slots__ = ("code", "message", "reason", "settled", "not_owner")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
+    NOT_OWNER_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
     reason: str
     settled: bool
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., reason: _Optional[str] = ..., settled: bool = ...) -> None: ...
+    not_owner: _types_pb2.NotOwner
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., reason: _Optional[str] = ..., settled: bool = ..., not_owner: _Optional[_Union[_types_pb2.NotOwner, _Mapping]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("operations", "producer")

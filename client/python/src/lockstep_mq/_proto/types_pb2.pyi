@@ -378,6 +378,18 @@ class NotActive(_message.Message):
     primary_addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, active_address: _Optional[str] = ..., active_node: _Optional[str] = ..., role: _Optional[str] = ..., retry_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., primary_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class NotOwner(_message.Message):
+    __slots__ = ("queue", "pair", "addresses", "epoch")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    pair: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    epoch: int
+    def __init__(self, queue: _Optional[str] = ..., pair: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
+
 class Forward(_message.Message):
     __slots__ = ("to", "move", "filter")
     TO_FIELD_NUMBER: _ClassVar[int]
