@@ -15,6 +15,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	"github.com/lockstep-mq/lockstep/test/coordtest"
@@ -45,7 +46,7 @@ func (s *server) restart(t *testing.T, between func()) {
 
 func (s *server) client(t *testing.T) *clientv3.Client {
 	t.Helper()
-	c, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints()})
+	c, err := clientv3.New(clientv3.Config{Endpoints: s.etcd.Endpoints(), Logger: zap.NewNop()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return c
