@@ -28,8 +28,8 @@ func (d *Directory) SetState(ctx context.Context, pair string, state State) erro
 	})
 }
 
-// UpdateMember writes the addresses, labels and capacity of this pair, if they have changed. The error wraps ErrNotMember
-// if the pair is not registered.
+// UpdateMember writes the addresses, labels and capacity of this pair, if they have changed. The error wraps
+// ErrNotMember if the pair is not registered.
 func (d *Directory) UpdateMember(ctx context.Context, m Member) error {
 	return d.changeMember(ctx, d.opts.Pair, func(old *Member) error {
 		if old.ID != d.opts.PairID {

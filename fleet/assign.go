@@ -15,11 +15,13 @@ import (
 // group is the placement group; if it is empty, the group is the tag of the name, if any.
 //
 // If this pair is the owner, the active may create the queue, with the returned epoch, in the term in which it has
-// called Assign; the epoch is new in each call. Otherwise, the queue is created by the owner. A queue that exists at this
-// pair must not be assigned again.
+// called Assign; the epoch is new in each call. At most one creation of a name may be in progress at a node, from before
+// the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this pair
+// must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
 //
 // Assign returns an error that wraps ErrNotActive, ErrNotMember, ErrLost, ErrRestored, ErrRebuilding, ErrNoPair,
-// ErrInvalid, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller may try again.
+// ErrInvalid, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller may try
+// again.
 func (d *Directory) Assign(ctx context.Context, queue, group string) (Owner, error) {
 	if group == "" {
 		group = Tag(queue)
@@ -209,8 +211,8 @@ func (d *Directory) readPairs(ctx context.Context) (pairs []candidate, raws map[
 }
 
 // Release deletes the entry of a queue of this pair after the deletion of the queue was committed. epoch is the
-// ownership epoch of the deleted queue. An entry with another pair or epoch remains. If the error wraps ErrUnavailable,
-// the entry may remain until Reconcile deletes it.
+// ownership epoch of the deleted queue. An entry with another pair or epoch remains. If the error wraps
+// ErrUnavailable, the entry may remain until Reconcile deletes it.
 func (d *Directory) Release(ctx context.Context, queue string, epoch uint64) error {
 	key := d.key(dirQueues, queue)
 	err := d.retry(ctx, func() (bool, error) {

@@ -29,8 +29,8 @@ const (
 	remove
 )
 
-// decision returns the change of an entry. For write, it returns the new value; if its epoch is 0, the queue receives a
-// new epoch. It may be called several times for an entry: only the last call before the transaction succeeds counts.
+// decision returns the change of an entry. For write, it returns the new value; if its epoch is 0, the queue receives
+// a new epoch. It may be called several times for an entry: only the last call before the transaction succeeds counts.
 type decision func(name string, old stored) (change, entryValue)
 
 // usable verifies the directory before a change.
@@ -139,8 +139,8 @@ func (b *batch) add(name, raw string, c change, v entryValue) {
 	b.changes = append(b.changes, changed{name, c, v})
 }
 
-// addGroup assigns the placement group to the pair, unless it is assigned to another pair. The group is written even if
-// it is unchanged, so that a concurrent deletion of the group fails.
+// addGroup assigns the placement group to the pair, unless it is assigned to another pair. The group is written even
+// if it is unchanged, so that a concurrent deletion of the group fails.
 func (b *batch) addGroup(v entryValue) {
 	if v.Group == "" || b.groups[v.Group] {
 		return

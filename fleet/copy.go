@@ -55,13 +55,13 @@ type contents struct {
 	head   head
 	// restored: the directory was older than a known epoch when it was loaded, and has not been rebuilt since.
 	restored bool
-	pairs   map[string]Member
-	loads   map[string]Load
-	rules   map[string]Rule
-	queues  map[string]entry
-	counts  map[string]int // number of queues by pair
-	names   map[string]string
-	invalid map[string]error // malformed values, by key
+	pairs    map[string]Member
+	loads    map[string]Load
+	rules    map[string]Rule
+	queues   map[string]entry
+	counts   map[string]int // number of queues by pair
+	names    map[string]string
+	invalid  map[string]error // malformed values, by key
 }
 
 type entry struct {

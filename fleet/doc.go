@@ -26,15 +26,16 @@
 //  2. The active commits the queue with the epoch in its log, in the same term.
 //  3. After the deletion of the queue, Release deletes the entry if it still has the epoch of the queue.
 //
-// An entry is deleted only if its value has not changed, and each claim changes it. Therefore, a delayed deletion has no
-// effect on a queue that was created again. Reconcile deletes entries without a queue. It does not delete an entry that
-// an active in a later term has claimed, because the queue may exist in a part of the log that this node does not have.
+// An entry is deleted only if its value has not changed, and each claim changes it. Therefore, a delayed deletion has
+// no effect on a queue that was created again. Reconcile deletes entries without a queue. It does not delete an entry
+// that an active in a later term has claimed, because the queue may exist in a part of the log that this node does not
+// have.
 //
 // # Lost and restored directories
 //
-// A directory without the ID of the fleet was lost (ErrLost). A directory with a counter below a known epoch was restored
-// from an older copy (ErrRestored). Both may lack entries of existing queues. The first active that detects a restored
-// directory stops all assignments (ErrRebuilding), until each pair has called Rebuild.
+// A directory without the ID of the fleet was lost (ErrLost). A directory with a counter below a known epoch was
+// restored from an older copy (ErrRestored). Both may lack entries of existing queues. The first active that detects a
+// restored directory stops all assignments (ErrRebuilding), until each pair has called Rebuild.
 //
 // A pair detects a restored directory by the epochs of its queues, and by the counter that it has read before. A
 // restored directory remains undetected while all nodes with newer epochs are down. An operator who restores etcd must
@@ -42,10 +43,10 @@
 //
 // # Placement
 //
-// A new queue is created at the pair of its placement group. If the group has no queues, the rule with the most literal
-// characters that matches the name determines the possible pairs. Of these, the open pair with the highest weighted
-// rendezvous hash of the group, or of the name, is chosen. The weight of a pair is its free space. The result is stored:
-// a change of weights moves no queue.
+// A new queue is created at the pair of its placement group. If the group has no queues, the rule with the most
+// literal characters that matches the name determines the possible pairs. Of these, the open pair with the highest
+// weighted rendezvous hash of the group, or of the name, is chosen. The weight of a pair is its free space. The result
+// is stored: a change of weights moves no queue.
 //
 // # Copy
 //

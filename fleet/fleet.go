@@ -219,8 +219,8 @@ func (d *Directory) restart() {
 	}
 }
 
-// retry calls try until it reports that the change is done, or returns a permanent error. If etcd does not respond, the
-// outcome is unknown: try reads the current state and continues from there.
+// retry calls try until it reports that the change is done, or returns a permanent error. If etcd does not respond,
+// the outcome is unknown: try reads the current state and continues from there.
 func (d *Directory) retry(ctx context.Context, try func() (done bool, err error)) error {
 	failed := 0
 	for range attempts {
@@ -365,7 +365,9 @@ func (d *Directory) seeLocked(h head) {
 	d.seen = max(d.seen, h.counter)
 }
 
-func (d *Directory) sameFleet(h head) []clientv3.Cmp { return []clientv3.Cmp{same(d.prefix+keyFleet, h.raw)} }
+func (d *Directory) sameFleet(h head) []clientv3.Cmp {
+	return []clientv3.Cmp{same(d.prefix+keyFleet, h.raw)}
+}
 
 func (d *Directory) sameHead(h head) []clientv3.Cmp {
 	return append(d.sameFleet(h), same(d.prefix+keyCounter, h.rawCtr))

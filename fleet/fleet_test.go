@@ -4,6 +4,7 @@ package fleet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"maps"
@@ -88,7 +89,9 @@ func (p *pair) list(context.Context) (iter.Seq2[string, uint64], error) {
 	return maps.All(maps.Clone(p.queues)), nil
 }
 
-func (p *pair) member() Member { return Member{Addresses: []string{p.name + "1:7400", p.name + "2:7400"}} }
+func (p *pair) member() Member {
+	return Member{Addresses: []string{p.name + "1:7400", p.name + "2:7400"}}
+}
 
 func (p *pair) set(f func(*PairState)) {
 	p.mu.Lock()
@@ -492,8 +495,7 @@ func TestRestoredDirectory(t *testing.T) {
 		require.NoError(t, os.CopyFS(s.dir, os.DirFS(image)))
 	})
 	// The watch of b detects it, and stops the assignments of all pairs.
-	b.await(t, func(s Status) bool { return s.Current && s.Problem != nil && s.Problem != ErrRestored })
-	require.ErrorIs(t, b.Status().Problem, ErrRebuilding)
+	b.await(t, func(s Status) bool { return s.Current && errors.Is(s.Problem, ErrRebuilding) })
 	_, err := a.Assign(t.Context(), "b-new", "")
 	require.ErrorIs(t, err, ErrRebuilding)
 	for _, p := range p {

@@ -19,8 +19,8 @@ import (
 // Reconcile for queues that were created in the meantime. m.Name and m.ID are ignored: they are those of Options.
 //
 // If another pair owns one of the names, Join returns a *ConflictError, and the pair is not registered. It returns an
-// error that wraps ErrPairExists if another pair has the same name, or if this pair is registered under another name. If
-// Join fails for another reason, the pair may be registered in part; Join can be called again.
+// error that wraps ErrPairExists if another pair has the same name, or if this pair is registered under another name.
+// If Join fails for another reason, the pair may be registered in part; Join can be called again.
 func (d *Directory) Join(ctx context.Context, m Member, queues Queues) (fleetID string, _ Report, _ error) {
 	m.Name, m.ID, m.State = d.opts.Pair, d.opts.PairID, stateJoining
 	if err := checkMember(m); err != nil {
@@ -92,8 +92,8 @@ func (d *Directory) joined(ctx context.Context, fleetID string) usable {
 	}
 }
 
-// register writes the pair, unless another one has its name. It returns the pair with its current state: the state of a
-// registered pair does not change.
+// register writes the pair, unless another one has its name. It returns the pair with its current state: the state of
+// a registered pair does not change.
 func (d *Directory) register(ctx context.Context, ok usable, m Member) (Member, error) {
 	key := d.key(dirPairs, m.Name)
 	err := d.retry(ctx, func() (bool, error) {

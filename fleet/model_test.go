@@ -58,7 +58,7 @@ type modelNode struct {
 	dead     bool
 	busy     bool              // an operation is in progress
 	view     map[string]uint64 // queues at the time of the replacement; nil: the node is active
-	creating map[string]int
+	creating map[string]bool
 	pending  []func() // second steps of operations
 }
 
@@ -77,6 +77,7 @@ func (n *modelNode) list() map[string]uint64 {
 
 type model struct {
 	t       *testing.T
+	seed    uint64
 	rand    *rand.Rand
 	client  *clientv3.Client
 	prefix  string
@@ -99,10 +100,10 @@ func (c totals) log(t *testing.T, seed int) {
 func newModel(t *testing.T, client *clientv3.Client, seed uint64) *model {
 	t.Helper()
 	m := &model{
-		t: t, rand: rand.New(rand.NewPCG(seed, 0)), client: client, prefix: fmt.Sprintf("/model%d/", seed),
+		t: t, seed: seed, rand: rand.New(rand.NewPCG(seed, 0)), client: client, prefix: fmt.Sprintf("/model%d/", seed),
 		totals: totals{},
 	}
-	for i := range 3 {
+	for i := range 3 { // pairs
 		p := &modelPair{name: fmt.Sprint("p", i), queues: map[string]uint64{}}
 		m.pairs = append(m.pairs, p)
 		m.activate(p)
@@ -118,7 +119,7 @@ func (m *model) activate(p *modelPair) {
 	if old := p.active; old != nil && !old.dead {
 		old.view = maps.Clone(p.queues)
 	}
-	n := &modelNode{pair: p, term: p.term, creating: map[string]int{}}
+	n := &modelNode{pair: p, term: p.term, creating: map[string]bool{}}
 	p.active = n
 	m.nodes = append(m.nodes, n)
 	c := clientv3.NewCtxClient(context.Background())
@@ -265,14 +266,14 @@ func (m *model) step() {
 		n.busy = false
 		m.check()
 	}()
-	queue := fmt.Sprint("q", m.rand.IntN(5))
-	if m.rand.IntN(3) == 0 {
-		queue = fmt.Sprintf("{g}%d", m.rand.IntN(3))
-	}
+	queue := []string{"q0", "q1", "{g}0"}[m.rand.IntN(3)]
 	switch k := m.rand.IntN(1000); {
-	case k < 400:
+	case k < 350:
 		m.create(n, queue)
 	case k < 550:
+		for name := range n.pair.queues {
+			queue = max(queue, name)
+		}
 		m.remove(n, queue)
 	case k < 650 && len(n.pending) > 0:
 		i := m.rand.IntN(len(n.pending))
@@ -286,28 +287,41 @@ func (m *model) step() {
 	case k < 850:
 		m.log("new active of %s", n.pair.name)
 		m.activate(n.pair)
-	case k < 870:
+	case k < 900:
+		m.setLoads()
+	case m.seed%2 == 0: // etcd loses nothing
+		m.create(n, queue)
+	case k < 920:
 		m.copies = append(m.copies, m.read())
-	case k < 873:
+	case k < 923:
 		m.wipe()
-	case k < 880:
+	case k < 930:
 		m.restore()
 	default:
 		m.rebuild(n)
 	}
 }
 
+// setLoads makes all new queues prefer one pair.
+func (m *model) setLoads() {
+	preferred := m.rand.IntN(len(m.pairs))
+	for i, p := range m.pairs {
+		l := Load{FreeBytes: 1}
+		if i == preferred {
+			l.FreeBytes = 1 << 40
+		}
+		_, err := m.client.Put(m.t.Context(), p.active.key(dirLoad, p.name), encode(l))
+		require.NoError(m.t, err)
+	}
+}
+
 // create assigns a name and, if this pair is the owner, commits the queue in a later step.
 func (m *model) create(n *modelNode, queue string) {
-	if _, exists := n.list()[queue]; exists {
+	if _, exists := n.list()[queue]; exists || n.creating[queue] {
 		return
 	}
-	n.creating[queue]++
-	done := func() {
-		if n.creating[queue]--; n.creating[queue] == 0 {
-			delete(n.creating, queue)
-		}
-	}
+	n.creating[queue] = true
+	done := func() { delete(n.creating, queue) }
 	o, err := n.Assign(m.t.Context(), queue, "")
 	m.log("assign %s by %s/%d: %v %d %v", queue, n.pair.name, n.term, o.Pair, o.Epoch, err)
 	if err != nil || o.Pair != n.pair.name || n.dead {
@@ -358,7 +372,7 @@ func (m *model) reconcile(n *modelNode) {
 		}
 		return maps.All(listed), nil
 	}
-	inProgress := func(queue string) bool { return n.creating[queue] > 0 }
+	inProgress := func(queue string) bool { return n.creating[queue] }
 	report, err := n.Reconcile(m.t.Context(), list, inProgress)
 	m.log("reconcile by %s/%d: %+v %v", n.pair.name, n.term, report, err)
 	m.totals["removed"] += report.Removed
@@ -372,7 +386,7 @@ func (m *model) rebuild(n *modelNode) {
 	m.log("rebuild by %s/%d: %+v %v", n.pair.name, n.term, report, err)
 	if err == nil {
 		m.totals["rebuild"]++
-		_ = n.PutLoad(m.t.Context(), Load{FreeBytes: 1})
+		m.setLoads()
 	}
 }
 
@@ -394,8 +408,8 @@ func (m *model) wipe() {
 	require.NoError(m.t, err)
 }
 
-// restore restores an older copy. As documented, it must be detected before the next assignment: here, the actives read
-// the directory again.
+// restore restores an older copy. As documented, it must be detected before the next assignment: here, the actives
+// read the directory again.
 func (m *model) restore() {
 	if len(m.copies) == 0 {
 		return
@@ -425,8 +439,8 @@ func (m *model) check() {
 	owners := map[string]string{}
 	for _, p := range m.pairs {
 		for queue := range p.queues {
-			if other, found := owners[queue]; found {
-				for _, line := range m.trace[max(0, len(m.trace)-60):] {
+			if other, found := owners[queue]; found && !m.t.Failed() {
+				for _, line := range m.trace[max(0, len(m.trace)-400):] {
 					m.t.Log(line)
 				}
 				require.FailNow(m.t, "two owners", "%s: %s and %s", queue, other, p.name)

@@ -29,7 +29,8 @@ type candidate struct {
 	live bool // it has a load
 }
 
-// choose returns the pair for a new queue without a placed group. key is the placement group, or the name of the queue.
+// choose returns the pair for a new queue without a placed group. key is the placement group, or the name of the
+// queue.
 func choose(queue, key string, pairs []candidate, rules []Rule) (string, error) {
 	rule, ruled := match(rules, queue)
 	best, bestScore := "", math.Inf(-1)
@@ -92,8 +93,8 @@ func score(key, pair string, weight uint64) float64 {
 	return float64(max(weight, 1)) / -math.Log(u)
 }
 
-// hash is FNV-1a of both strings, followed by the finalizer of SplitMix64, because the high bits of FNV-1a depend little
-// on the last bytes.
+// hash is FNV-1a of both strings, followed by the finalizer of SplitMix64, because the high bits of FNV-1a depend
+// little on the last bytes.
 func hash(key, pair string) uint64 {
 	const prime = 1099511628211
 	h := uint64(14695981039346656037)

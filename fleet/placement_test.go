@@ -22,9 +22,20 @@ func TestMatchGlob(t *testing.T) {
 		glob, name string
 		matches    bool
 	}{
-		{"a", "a", true}, {"a", "b", false}, {"*", "", true}, {"*", "a/b", true}, {"a/*", "a/b/c", true},
-		{"a/*", "b/a/", false}, {"?", "", false}, {"?", "a", true}, {"a?c", "abc", true}, {"*b*", "abc", true},
-		{"a*b*c", "a1b2b3c", true}, {"a*b*c", "a1b2b3", false}, {"ab", "a", false}, {"**", "x", true},
+		{"a", "a", true},
+		{"a", "b", false},
+		{"*", "", true},
+		{"*", "a/b", true},
+		{"a/*", "a/b/c", true},
+		{"a/*", "b/a/", false},
+		{"?", "", false},
+		{"?", "a", true},
+		{"a?c", "abc", true},
+		{"*b*", "abc", true},
+		{"a*b*c", "a1b2b3c", true},
+		{"a*b*c", "a1b2b3", false},
+		{"ab", "a", false},
+		{"**", "x", true},
 	} {
 		require.Equal(t, c.matches, matchGlob(c.glob, c.name), "%s %s", c.glob, c.name)
 	}
@@ -32,8 +43,11 @@ func TestMatchGlob(t *testing.T) {
 
 func TestRules(t *testing.T) {
 	rules := []Rule{
-		{Pattern: "*", Pair: "all"}, {Pattern: "orders/*", Pair: "orders"}, {Pattern: "*/eu", Pair: "eu"},
-		{Pattern: "orders/x", Pair: "x"}, {Pattern: "orders/?", Pair: "one"},
+		{Pattern: "*", Pair: "all"},
+		{Pattern: "orders/*", Pair: "orders"},
+		{Pattern: "*/eu", Pair: "eu"},
+		{Pattern: "orders/x", Pair: "x"},
+		{Pattern: "orders/?", Pair: "one"},
 	}
 	for queue, pair := range map[string]string{
 		"a": "all", "orders/abc": "orders", "a/eu": "eu", "orders/eu": "orders", "orders/x": "x", "orders/y": "orders",

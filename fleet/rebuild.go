@@ -19,15 +19,15 @@ import (
 // call stops all assignments; they are possible again when all pairs have called Rebuild.
 //
 // pairs are the names of all pairs of the fleet, as confirmed by the operator. Registered pairs are added. If the
-// operator omits a pair, its queue names may be assigned to other pairs. Report.Waiting returns the pairs that have not
-// contributed yet. Rules of a lost directory are not restored.
+// operator omits a pair, its queue names may be assigned to other pairs. Report.Waiting returns the pairs that have
+// not contributed yet. Rules of a lost directory are not restored.
 //
-// Of two pairs with entries for the same name, the pair with the higher ownership epoch keeps the entry. The other pair
-// reports a conflict, and must call Rebuild again after the first one has contributed.
+// Of two pairs with entries for the same name, the pair with the higher ownership epoch keeps the entry. The other
+// pair reports a conflict, and must call Rebuild again after the first one has contributed.
 //
-// queues is called after assignments have stopped. It must wait for creations in progress before it lists the queues. If
-// the directory is neither lost nor restored, Rebuild has the same effect as Reconcile. m is used if the pair is not
-// registered.
+// queues is called after assignments have stopped. It must wait for creations in progress before it lists the queues.
+// If the directory is neither lost nor restored, Rebuild has the same effect as Reconcile. m is used if the pair is
+// not registered.
 func (d *Directory) Rebuild(ctx context.Context, m Member, pairs []string, queues Queues) (Report, error) {
 	m.Name, m.ID, m.State = d.opts.Pair, d.opts.PairID, StateOpen
 	if err := checkMember(m); err != nil {

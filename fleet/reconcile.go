@@ -17,8 +17,8 @@ import (
 
 // Queues lists all queues of this pair, with their ownership epochs. Epoch 0 means that the queue has none.
 //
-// It must return an error if this node is not the active, and otherwise all queues that were committed before the call.
-// A node that may have been replaced first commits a record, or performs an equivalent check.
+// It must return an error if this node is not the active, and otherwise all queues that were committed before the
+// call. A node that may have been replaced first commits a record, or performs an equivalent check.
 type Queues func(ctx context.Context) (iter.Seq2[string, uint64], error)
 
 // Report describes the changes of the directory by Reconcile, Rebuild or Join.
@@ -34,12 +34,12 @@ type Report struct {
 	Waiting []string
 }
 
-// Reconcile adapts the entries of this pair to its queues: it adds missing entries, and deletes entries without a queue.
-// It reports queues that are assigned to other pairs, and does not change their entries.
+// Reconcile adapts the entries of this pair to its queues: it adds missing entries, and deletes entries without a
+// queue. It reports queues that are assigned to other pairs, and does not change their entries.
 //
 // inProgress reports whether the creation of a queue is in progress: from before its call of Assign until the queue is
-// committed or the creation has failed. Their entries remain. An entry that another pair has assigned to this pair, and
-// that this pair has not claimed, is deleted in the second call, so that the client has time to create the queue.
+// committed or the creation has failed. Their entries remain. An entry that another pair has assigned to this pair,
+// and that this pair has not claimed, is deleted in the second call, so that the client has time to create the queue.
 //
 // The errors are the same as those of Assign.
 func (d *Directory) Reconcile(ctx context.Context, queues Queues, inProgress func(queue string) bool) (Report, error) {
@@ -223,8 +223,8 @@ func (d *Directory) groupsOf(ctx context.Context) (map[string]int64, error) {
 	return groups, nil
 }
 
-// removeGroups deletes placement groups without queues. Their revisions were read before the entries, and each new entry
-// of a group writes the group.
+// removeGroups deletes placement groups without queues. Their revisions were read before the entries, and each new
+// entry of a group writes the group.
 func (d *Directory) removeGroups(ctx context.Context, h head, groups map[string]int64) error {
 	for name, revision := range groups {
 		key := d.key(dirGroups, name)

@@ -117,14 +117,14 @@ func decodeCounter(raw []byte) (uint64, error) {
 	return n, nil
 }
 
-func decodeEntry(raw []byte) (v entryValue, err error) {
-	if err = decode(raw, &v); err != nil {
+func decodeEntry(raw []byte) (v entryValue, _ error) {
+	if err := decode(raw, &v); err != nil {
 		return v, err
 	}
-	if err = checkPair(v.Pair); err == nil && v.Epoch == 0 {
-		err = errors.New("no epoch")
+	if v.Epoch == 0 {
+		return v, errors.New("no epoch")
 	}
-	return v, err
+	return v, checkPair(v.Pair)
 }
 
 func decodeGroup(raw []byte) (v groupValue, err error) {

@@ -41,8 +41,8 @@ func (h *history) revision() int64 {
 	return h.last
 }
 
-// isOther records the cluster and the revision of a response to a linearizable request. It reports whether the response
-// belongs to another history: another cluster, or a revision below the one known at the time of the request.
+// isOther records the cluster and the revision of a response to a linearizable request. It reports whether the
+// response belongs to another history: another cluster, or a revision below the one known at the time of the request.
 func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
