@@ -15,9 +15,9 @@ import (
 // group is the placement group; if it is empty, the group is the tag of the name, if any.
 //
 // If this pair is the owner, the active may create the queue, with the returned epoch, in the term in which it has
-// called Assign; the epoch is new in each call. At most one creation of a name may be in progress at a node, from before
-// the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this pair
-// must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
+// called Assign; the epoch is new in each call. At most one creation of a name may be in progress at a node, from
+// before the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this
+// pair must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
 //
 // Assign returns an error that wraps ErrNotActive, ErrNotMember, ErrLost, ErrRestored, ErrRebuilding, ErrNoPair,
 // ErrInvalid, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller may try

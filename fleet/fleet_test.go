@@ -521,3 +521,24 @@ func TestRestoredDirectoryDetectedByAssign(t *testing.T) {
 	_, err = p[1].Assign(t.Context(), "q", "")
 	require.ErrorIs(t, err, ErrRebuilding)
 }
+
+// A batch does not delete an entry that was claimed after it was read.
+func TestDeletionComparesValue(t *testing.T) {
+	t.Parallel()
+	a := pairs(t, start(t).client(t), "a")[0]
+	first, err := a.Assign(t.Context(), "q", "")
+	require.NoError(t, err)
+	calls := 0
+	err = a.apply(t.Context(), []string{"q"}, a.joined(t.Context(), a.state.FleetID), nil,
+		func(_ string, old stored) (change, entryValue) {
+			if calls++; calls > 1 {
+				require.Greater(t, old.Epoch, first.Epoch)
+				return keep, entryValue{}
+			}
+			_, err := a.Assign(t.Context(), "q", "")
+			require.NoError(t, err)
+			return remove, entryValue{}
+		}, func(string, change, entryValue) { t.Error("deleted") })
+	require.NoError(t, err)
+	require.Equal(t, 2, calls)
+}

@@ -21,7 +21,7 @@ import (
 
 // The model runs random operations of three pairs on one directory in etcd. Between any two requests of an operation,
 // operations of other nodes run, the node crashes, or its request or response is lost. Replaced actives keep running.
-// The directory is emptied and restored to older copies.
+// The directory is emptied and restored to older copies. Every second seed loses nothing in etcd.
 //
 // After each step, no two pairs have a queue with the same name. In the end, the directory contains exactly the queues
 // of the pairs.
@@ -440,7 +440,7 @@ func (m *model) check() {
 	for _, p := range m.pairs {
 		for queue := range p.queues {
 			if other, found := owners[queue]; found && !m.t.Failed() {
-				for _, line := range m.trace[max(0, len(m.trace)-400):] {
+				for _, line := range m.trace[max(0, len(m.trace)-100):] {
 					m.t.Log(line)
 				}
 				require.FailNow(m.t, "two owners", "%s: %s and %s", queue, other, p.name)

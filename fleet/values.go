@@ -132,8 +132,8 @@ func decodeEntry(raw []byte) (entryValue, error) {
 	return v, checkPair(v.Pair)
 }
 
-// parseEntry parses the encoding of encode, if no string has escapes. It is ten times as fast as decode, for fleets with
-// many queues.
+// parseEntry parses the encoding of encode, if no string has escapes. It is ten times as fast as decode, for fleets
+// with many queues.
 func parseEntry(raw []byte) (v entryValue, ok bool) {
 	if len(raw) > maxValueBytes || bytes.IndexByte(raw, '\\') >= 0 || !utf8.Valid(raw) {
 		return entryValue{}, false

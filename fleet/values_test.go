@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The fast parser accepts all common values, and returns the same as the decoder of JSON for each value that it accepts.
+// The fast parser accepts all common values, and returns the same as the decoder of JSON for each value that it
+// accepts.
 func TestParseEntry(t *testing.T) {
 	for _, v := range []entryValue{
 		{Pair: "a", Epoch: 1},
