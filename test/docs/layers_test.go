@@ -22,7 +22,8 @@ const hook = "store/mutate"
 // lower layer.
 func layers() []string {
 	return []string{
-		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "store", "proto",
+		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "fleet", "store",
+		"proto",
 	}
 }
 

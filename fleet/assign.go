@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Assign returns the owner of a queue name. If the name is not assigned, it chooses a pair and assigns the name to it.
+// group is the placement group; if it is empty, the group is the tag of the name, if any.
+//
+// If this pair is the owner, the active may create the queue, with the returned epoch, in the term in which it has
+// called Assign; the epoch is new in each call. At most one creation of a name may be in progress at a node, from
+// before the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this
+// pair must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
+//
+// Assign returns an error that wraps ErrNotActive, ErrNotMember, ErrLost, ErrRestored, ErrRebuilding, ErrNoPair,
+// ErrInvalid, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller may try
+// again.
+func (d *Directory) Assign(ctx context.Context, queue, group string) (Owner, error) {
+	if group == "" {
+		group = Tag(queue)
+	}
+	if err := checkName("queue name", queue); err != nil {
+		return Owner{}, err
+	}
+	if group != "" {
+		if err := checkName("placement group", group); err != nil {
+			return Owner{}, err
+		}
+	}
+	if err := acquire(ctx, d.assigning); err != nil {
+		return Owner{}, err
+	}
+	defer func() { <-d.assigning }()
+	var owner Owner
+	err := d.retry(ctx, func() (done bool, err error) {
+		owner, done, err = d.tryAssign(ctx, queue, group)
+		return done, err
+	})
+	if err != nil {
+		return Owner{}, fmt.Errorf("assign queue %q: %w", queue, err)
+	}
+	return owner, nil
+}
+
+func (d *Directory) tryAssign(ctx context.Context, queue, group string) (_ Owner, done bool, _ error) {
+	k := d.known()
+	if k.Term == 0 {
+		return Owner{}, false, ErrNotActive
+	}
+	key := d.key(dirQueues, queue)
+	h, resp, err := d.readHead(ctx, clientv3.OpGet(key), clientv3.OpGet(d.key(dirGroups, group)))
+	if err != nil {
+		return Owner{}, false, err
+	}
+	if err := d.check(ctx, h, k); err != nil {
+		return Owner{}, false, err
+	}
+	if kvs := resp.Responses[2].GetResponseRange().Kvs; len(kvs) > 0 {
+		e, err := decodeEntry(kvs[0].Value)
+		if err != nil {
+			return Owner{}, false, &ValueError{key, err}
+		}
+		if e.Pair != d.opts.Pair {
+			owner, err := d.ownerOf(ctx, e)
+			return owner, err == nil, err
+		}
+		return d.claim(ctx, h, k, key, string(kvs[0].Value), e)
+	}
+	groupRaw := ""
+	if kvs := resp.Responses[3].GetResponseRange().Kvs; group != "" && len(kvs) > 0 {
+		groupRaw = string(kvs[0].Value)
+	}
+	return d.place(ctx, h, k, queue, group, groupRaw)
+}
+
+// ownerOf returns the owner of an entry of another pair.
+func (d *Directory) ownerOf(ctx context.Context, e entryValue) (Owner, error) {
+	owner := Owner{Pair: e.Pair, Epoch: e.Epoch}
+	key := d.key(dirPairs, e.Pair)
+	resp, err := d.get(ctx, key)
+	if err != nil || len(resp.Kvs) == 0 {
+		return owner, err
+	}
+	m, err := decodeMember(e.Pair, resp.Kvs[0].Value)
+	if err != nil {
+		return owner, &ValueError{key, err}
+	}
+	owner.Addresses = m.Addresses
+	return owner, nil
+}
+
+// claim writes a new epoch and the term of this active to an entry of this pair. Each claim has a new epoch, so that a
+// delayed deletion of the entry fails.
+func (d *Directory) claim(ctx context.Context, h head, k known, key, raw string, e entryValue) (Owner, bool, error) {
+	if e.Term > k.Term {
+		return Owner{}, false, fmt.Errorf("%w: another node is active in term %d", ErrNotActive, e.Term)
+	}
+	e.Epoch, e.Term = h.counter+1, k.Term
+	resp, err := d.txn(ctx, append(d.sameHead(h), same(key, raw)),
+		d.putCounter(e.Epoch), clientv3.OpPut(key, encode(e)))
+	if err != nil || !resp.Succeeded {
+		return Owner{}, false, err
+	}
+	d.see(head{fleet: h.fleet, raw: h.raw, counter: e.Epoch})
+	owner := Owner{Pair: e.Pair, Epoch: e.Epoch}
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.copy != nil {
+		owner.Addresses = d.copy.pairs[e.Pair].Addresses
+	}
+	return owner, true, nil
+}
+
+func (d *Directory) putCounter(n uint64) clientv3.Op {
+	return clientv3.OpPut(d.prefix+keyCounter, strconv.FormatUint(n, 10))
+}
+
+// place chooses a pair for an unassigned name, and writes the entry.
+func (d *Directory) place(
+	ctx context.Context, h head, k known, queue, group, groupRaw string,
+) (_ Owner, done bool, _ error) {
+	pairs, raws, rules, err := d.readPairs(ctx)
+	if err != nil {
+		return Owner{}, false, err
+	}
+	pair := ""
+	if groupRaw != "" {
+		g, err := decodeGroup([]byte(groupRaw))
+		if err != nil {
+			return Owner{}, false, &ValueError{d.key(dirGroups, group), err}
+		}
+		if raws[g.Pair] != "" { // else the pair has left
+			pair = g.Pair
+		}
+	}
+	if pair == "" {
+		hashed := queue
+		if group != "" {
+			hashed = group
+		}
+		if pair, err = choose(queue, hashed, pairs, rules); err != nil {
+			return Owner{}, false, err
+		}
+	}
+	e := entryValue{Pair: pair, Epoch: h.counter + 1, Group: group}
+	if pair == d.opts.Pair {
+		e.Term = k.Term
+	}
+	key := d.key(dirQueues, queue)
+	cmps := append(d.sameHead(h), same(key, ""), same(d.key(dirPairs, pair), raws[pair]))
+	ops := []clientv3.Op{d.putCounter(e.Epoch), clientv3.OpPut(key, encode(e))}
+	if group != "" {
+		// The group is written even if it is unchanged, so that a concurrent deletion of the group fails.
+		groupKey := d.key(dirGroups, group)
+		cmps = append(cmps, same(groupKey, groupRaw))
+		ops = append(ops, clientv3.OpPut(groupKey, encode(groupValue{pair})))
+	}
+	resp, err := d.txn(ctx, cmps, ops...)
+	if err != nil || !resp.Succeeded {
+		return Owner{}, false, err
+	}
+	d.see(head{fleet: h.fleet, raw: h.raw, counter: e.Epoch})
+	owner := Owner{Pair: pair, Epoch: e.Epoch}
+	for _, p := range pairs {
+		if p.Name == pair {
+			owner.Addresses = p.Addresses
+		}
+	}
+	return owner, true, nil
+}
+
+// readPairs returns the registered pairs, their values by name, and the rules. Malformed pairs and rules are an error:
+// without a rule, a queue would be placed at the wrong pair permanently.
+func (d *Directory) readPairs(ctx context.Context) (pairs []candidate, raws map[string]string, rules []Rule, _ error) {
+	all := func(kind string) clientv3.Op { return clientv3.OpGet(d.prefix+kind, clientv3.WithPrefix()) }
+	resp, err := d.txn(ctx, nil, all(dirPairs), all(dirLoad), all(dirRules))
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	loads := map[string]Load{}
+	for _, kv := range resp.Responses[1].GetResponseRange().Kvs {
+		if l, err := decodeLoad(kv.Value); err == nil { // a pair with a malformed load gets no new queues
+			loads[strings.TrimPrefix(string(kv.Key), d.prefix+dirLoad)] = l
+		}
+	}
+	raws = map[string]string{}
+	for _, kv := range resp.Responses[0].GetResponseRange().Kvs {
+		name := strings.TrimPrefix(string(kv.Key), d.prefix+dirPairs)
+		m, err := decodeMember(name, kv.Value)
+		if err != nil {
+			return nil, nil, nil, &ValueError{string(kv.Key), err}
+		}
+		l, live := loads[name]
+		pairs, raws[name] = append(pairs, candidate{m, l, live}), string(kv.Value)
+	}
+	for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+		r, err := decodeRule(strings.TrimPrefix(string(kv.Key), d.prefix+dirRules), kv.Value)
+		if err != nil {
+			return nil, nil, nil, &ValueError{string(kv.Key), err}
+		}
+		rules = append(rules, r)
+	}
+	return pairs, raws, rules, nil
+}
+
+// Release deletes the entry of a queue of this pair after the deletion of the queue was committed. epoch is the
+// ownership epoch of the deleted queue. An entry with another pair or epoch remains. If the error wraps
+// ErrUnavailable, the entry may remain until Reconcile deletes it.
+func (d *Directory) Release(ctx context.Context, queue string, epoch uint64) error {
+	key := d.key(dirQueues, queue)
+	err := d.retry(ctx, func() (bool, error) {
+		h, resp, err := d.readHead(ctx, clientv3.OpGet(key))
+		if err != nil {
+			return false, err
+		}
+		if id := d.opts.State().FleetID; h.raw == "" || h.fleet.ID != id {
+			return false, ErrLost
+		}
+		kvs := resp.Responses[2].GetResponseRange().Kvs
+		if len(kvs) == 0 {
+			return true, nil
+		}
+		e, err := decodeEntry(kvs[0].Value)
+		if err != nil {
+			return false, &ValueError{key, err}
+		}
+		if e.Pair != d.opts.Pair || e.Epoch != epoch {
+			return true, nil
+		}
+		done, err := d.txn(ctx, append(d.sameFleet(h), same(key, string(kvs[0].Value))), clientv3.OpDelete(key))
+		return err == nil && done.Succeeded, err
+	})
+	if err != nil {
+		return fmt.Errorf("release queue %q: %w", queue, err)
+	}
+	return nil
+}
