@@ -122,9 +122,9 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node of the home pair is active. With two sites, it returns the active node of the primary site. If ctx
-// ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the error also
-// wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
+// WaitActive waits until a node of the home pair is active. With two sites, it returns the active node of the primary
+// site. If ctx ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the
+// error also wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
 // [ErrUnauthenticated] or [ErrDenied].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
@@ -138,9 +138,10 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return c.locator.giveUp(op, cause, last, unknown)
 }
 
-// do calls fn with the connection of the active node of a pair, and follows NOT_OWNER to other pairs. It repeats the call after temporary errors, until fn succeeds,
-// a node returns a permanent error, or ctx ends. It records attempts without a response in d, which is nil for a
-// read-only request. While the outcome is unknown, every error matches ErrOutcomeUnknown.
+// do calls fn with the connection of the active node of a pair, and follows NOT_OWNER to other pairs. It repeats the
+// call after temporary errors, until fn succeeds, a node returns a permanent error, or ctx ends. It records attempts
+// without a response in d, which is nil for a read-only request. While the outcome is unknown, every error matches
+// ErrOutcomeUnknown.
 func (c *Client) do(
 	ctx context.Context, op string, at *pairConn, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
 ) error {

@@ -153,7 +153,8 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	co := &Consumer{
-		client: c, way: c.pathTo(c.owners.of(queue)), queue: queue, subscription: o.Subscription, filter: o.Filter, prefetch: o.Prefetch, stop: stop,
+		client: c, way: c.pathTo(c.owners.of(queue)), queue: queue, subscription: o.Subscription, filter: o.Filter,
+		prefetch: o.Prefetch, stop: stop,
 		ackTimeout: o.AckTimeout, deadline: deadline{changed: make(chan struct{})},
 		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
 		attached: make(chan struct{}),

@@ -260,8 +260,8 @@ func testFleetOwnerChanges(t *testing.T) {
 	require.Equal(t, len(all), stored)
 }
 
-// A request with an unknown outcome is retried at the first pair, under the same identity, before later publishes to the
-// queue are sent to the owner.
+// A request with an unknown outcome is retried at the first pair, under the same identity, before later publishes to
+// the queue are sent to the owner.
 func TestFleetUnknownOutcome(t *testing.T) { synctest.Test(t, testFleetUnknownOutcome) }
 
 func testFleetUnknownOutcome(t *testing.T) {
@@ -286,6 +286,42 @@ func testFleetUnknownOutcome(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"0"}, a.bodies("q"))
 	require.Equal(t, []string{"1"}, f.pairs["b"].bodies("q"))
+}
+
+// The first attempt of a publish has no response, and the pair refuses the retry with NOT_OWNER. Unless the refusal is
+// settled, the publish is not sent to the owner, because it may be committed at the first pair.
+func TestFleetRefusedRetry(t *testing.T) {
+	for _, settled := range []bool{false, true} {
+		simulated(t, fmt.Sprintf("settled=%t", settled), func(t *testing.T) {
+			f := newFakeFleet(t)
+			a := f.pairs["a"]
+			attempts := 0
+			a.setEndStream(func(*pb.PublishStreamRequest) error {
+				if attempts++; attempts == 1 {
+					return status.Error(codes.Unavailable, "gone")
+				}
+				return nil
+			})
+			a.mu.Lock()
+			a.refuse = func(r *pb.PublishRequest) *pb.RequestError {
+				require.True(t, r.GetProducer().GetRetry())
+				return &pb.RequestError{
+					Code: uint32(codes.FailedPrecondition), Reason: "NOT_OWNER", Settled: settled,
+					NotOwner: &pb.NotOwner{Queue: "q", Pair: "b", Epoch: 1, Addresses: f.pairs["b"].addrs},
+				}
+			}
+			a.mu.Unlock()
+			c := f.client(client.Options{})
+			_, err := c.Publish(soon(t), "q", message("x"))
+			if settled {
+				require.NoError(t, err)
+				require.Equal(t, []string{"x"}, f.pairs["b"].bodies("q"))
+				return
+			}
+			require.ErrorIs(t, err, client.ErrOutcomeUnknown)
+			require.Empty(t, f.pairs["b"].bodies("q"))
+		})
+	}
 }
 
 // Two pairs name each other. The client waits between the attempts, reports both pairs, and succeeds when one of the
@@ -479,8 +515,8 @@ func (p *fakePair) producerIDs() (ids []string) {
 	return ids
 }
 
-// The first attempt of a transaction has no response, and the pair refuses the retry with NOT_OWNER. Unless the refusal is
-// settled, the transaction is not sent to the owner, because it may be committed at the first pair.
+// The first attempt of a transaction has no response, and the pair refuses the retry with NOT_OWNER. Unless the refusal
+// is settled, the transaction is not sent to the owner, because it may be committed at the first pair.
 func TestFleetTransactionWithUnknownOutcome(t *testing.T) {
 	for _, settled := range []bool{false, true} {
 		simulated(t, fmt.Sprintf("settled=%t", settled), func(t *testing.T) {
@@ -582,7 +618,8 @@ func testFleetClose(t *testing.T) {
 	require.ErrorIs(t, p.Flush(soon(t)), client.ErrClosed)
 }
 
-// A publish that waits for a pair without an active node can be canceled, and MaxPendingBytes is the total of all pairs.
+// A publish that waits for a pair without an active node can be canceled, and MaxPendingBytes is the total of all
+// pairs.
 func TestFleetCanceledPublish(t *testing.T) { synctest.Test(t, testFleetCanceledPublish) }
 
 func testFleetCanceledPublish(t *testing.T) {

@@ -64,7 +64,8 @@ func (a *attempts) refused(op string, e *Error) error {
 }
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
-// order. It belongs to one pair. A client creates a sequencer if all others are in use. Publishes do not use sequencers.
+// order. It belongs to one pair. A client creates a sequencer if all others are in use. Publishes do not use
+// sequencers.
 type sequencer struct {
 	id   string
 	next uint64

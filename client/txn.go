@@ -192,8 +192,8 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	return out, nil
 }
 
-// pair returns the pair that the transaction is sent to: the pair of a consumer of its deliveries, or of the first queue
-// with a known owner, or the home pair.
+// pair returns the pair that the transaction is sent to: the pair of a consumer of its deliveries, or of the first
+// queue with a known owner, or the home pair.
 func (t *Txn) pair() *pairConn {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		return d.consumer.pair()

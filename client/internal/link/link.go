@@ -27,7 +27,8 @@ type Call = func(context.Context, *grpc.ClientConn) error
 // CallAs is one attempt of a request with a producer identity.
 type CallAs = func(context.Context, *grpc.ClientConn, *pb.Producer) error
 
-// Target determines the pair of a fleet to which a request is sent first. The zero Target is the home pair of the client.
+// Target determines the pair of a fleet to which a request is sent first. The zero Target is the home pair of the
+// client.
 type Target struct {
 	// Queue is the queue of the request.
 	Queue string
