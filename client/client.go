@@ -124,8 +124,8 @@ type Active struct {
 
 // WaitActive waits until a node of the home pair is active. With two sites, it returns the active node of the primary
 // site. If ctx ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the
-// error also wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
-// [ErrUnauthenticated] or [ErrDenied].
+// error also wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it
+// returns [ErrUnauthenticated] or [ErrDenied].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
