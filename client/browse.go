@@ -81,10 +81,11 @@ func (b *browser) run(ctx context.Context) {
 	retry := b.client.opts.newBackoff()
 	var last error
 	refusals := 0 // consecutive rejected tokens
-	for {
-		t, err := b.client.locator.wait(ctx)
+	for way := b.client.pathTo(b.client.owners.of(b.req.GetQueue())); ; {
+		pair := way.pair
+		t, err := pair.locator.wait(ctx)
 		if err != nil {
-			b.yield(Stored{}, b.client.giveUp(b.op, err, last, false))
+			b.yield(Stored{}, b.client.giveUpAt(pair, b.op, err, last, false))
 			return
 		}
 		from, began := b.position(), time.Now()
@@ -94,18 +95,23 @@ func (b *browser) run(ctx context.Context) {
 		}
 		if b.position() != from {
 			retry.Reset()
+			way.progress()
 		}
 		if isEOF(err) {
 			continue // the node ended the stream at a limit of one call
 		}
-		e := asError(ctx, t.node.address, err)
+		e := way.follow(asError(ctx, t.node.address, err), nil)
+		if way.moved {
+			last = way.round
+			continue
+		}
 		if !e.retry() && !b.client.opts.tokens.isFresh(ctx, e, began, &refusals) {
 			b.yield(Stored{}, link.Wrap(b.op, e, e.Message))
 			return
 		}
 		last = e.after(last)
-		b.client.locator.failed(e)
-		b.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
+		pair.locator.failed(e)
+		pair.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 }
 

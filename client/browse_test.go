@@ -21,6 +21,9 @@ func (n *fakeNode) Browse(r *pb.BrowseRequest, stream grpc.ServerStreamingServer
 	if err := n.active(); err != nil {
 		return err
 	}
+	if err := n.pair.owns(r.GetQueue()); err != nil {
+		return err
+	}
 	return n.pair.browse(r, func(resp *pb.BrowseResponse) { _ = stream.Send(resp) })
 }
 

@@ -14,7 +14,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-func (n *fakeNode) MoveMessages(context.Context, *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
+func (n *fakeNode) MoveMessages(_ context.Context, r *pb.MoveMessagesRequest) (*pb.MoveMessagesResponse, error) {
+	if err := n.ownsQueue(r.GetQueue()); err != nil {
+		return nil, err
+	}
 	return &pb.MoveMessagesResponse{Moved: 1}, n.choose()
 }
 

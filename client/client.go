@@ -13,19 +13,20 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Client manages the connections to a pair or to a standalone node. It is safe for concurrent use; one Client per
-// process suffices.
+// Client manages the connections to a pair or to a standalone node, its home pair. It is safe for concurrent use; one
+// Client per process suffices. If the home pair belongs to a fleet, the client can use the queues of all pairs of the
+// fleet: it connects to another pair when the home pair returns its addresses.
 type Client struct {
 	opts     Options
-	locator  *locator
+	locator  *locator // of the home pair
+	owners   *owners
 	stop     context.CancelFunc
-	joined   sync.WaitGroup // goroutines of the locator, producers and consumers
+	joined   sync.WaitGroup // goroutines of the locators, producers and consumers
 	producer *Producer      // used by Publish
 
-	mu         sync.Mutex // guards the fields below
-	closed     bool
-	open       map[stopper]struct{} // producers and consumers, closed with the client
-	sequencers []*sequencer         // idle producer identities for transactions and administrative calls
+	mu     sync.Mutex // guards the fields below
+	closed bool
+	open   map[stopper]struct{} // producers and consumers, closed with the client
 }
 
 type stopper interface{ Close() error }
@@ -54,6 +55,9 @@ func OpenWith(ctx context.Context, o Options) (*Client, error) {
 	// The client outlives this call: only Close stops the background goroutines.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Client{opts: o, locator: loc, stop: stop, open: make(map[stopper]struct{})}
+	c.owners = newOwners(&pairConn{locator: loc}, func(addresses []string) (*pairConn, error) {
+		return c.openPair(background, addresses)
+	})
 	c.joined.Go(func() { loc.run(background) })
 	c.producer, err = c.newProducer(background, ProducerOptions{})
 	if err != nil {
@@ -89,6 +93,7 @@ func (c *Client) Close() error {
 	closing.Wait()
 	c.stop()
 	c.locator.close()
+	c.owners.close()
 	c.joined.Wait()
 	return errors.Join(errs...)
 }
@@ -117,10 +122,10 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node is active. With two sites, it returns the active node of the primary site. If ctx
-// ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the error also
-// wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it returns
-// [ErrUnauthenticated] or [ErrDenied].
+// WaitActive waits until a node of the home pair is active. With two sites, it returns the active node of the primary
+// site. If ctx ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the
+// error also wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it
+// returns [ErrUnauthenticated] or [ErrDenied].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -130,21 +135,15 @@ func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 }
 
 func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
-	var e *Error
-	if errors.As(cause, &e) { // the nodes reject the credentials of this client
-		return (&attempts{unknown: unknown}).refused(op, e)
-	}
-	if last == nil {
-		last = c.locator.explain()
-	}
-	return &opError{op: op, cause: cause, last: last, unknown: unknown}
+	return c.locator.giveUp(op, cause, last, unknown)
 }
 
-// do calls fn with the connection of the active node. It repeats the call after temporary errors, until fn succeeds,
-// a node returns a permanent error, or ctx ends. It records attempts without a response in d, which is nil for a
-// read-only request. While the outcome is unknown, every error matches ErrOutcomeUnknown.
+// do calls fn with the connection of the active node of a pair, and follows NOT_OWNER to other pairs. It repeats the
+// call after temporary errors, until fn succeeds, a node returns a permanent error, or ctx ends. It records attempts
+// without a response in d, which is nil for a read-only request. While the outcome is unknown, every error matches
+// ErrOutcomeUnknown.
 func (c *Client) do(
-	ctx context.Context, op string, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
+	ctx context.Context, op string, at *pairConn, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
 ) error {
 	reads := d == nil
 	if reads {
@@ -153,13 +152,14 @@ func (c *Client) do(
 	retry := c.opts.newBackoff()
 	var last error
 	refusals := 0 // consecutive rejected tokens
-	for {
-		t, err := c.locator.wait(ctx)
+	for way := c.pathTo(at); ; {
+		pair := way.pair
+		t, err := pair.locator.wait(ctx)
 		if err == nil {
 			err = ctx.Err() // an attempt that was never sent leaves no unknown outcome
 		}
 		if err != nil {
-			return c.giveUp(op, err, last, d.unknown)
+			return c.giveUpAt(pair, op, err, last, d.unknown)
 		}
 		if err := d.allow(op, t); err != nil {
 			return err
@@ -175,7 +175,11 @@ func (c *Client) do(
 			d.unanswered()
 		}
 		if ctx.Err() != nil && !e.answered() {
-			return c.giveUp(op, ctx.Err(), last, d.unknown)
+			return c.giveUpAt(pair, op, ctx.Err(), last, d.unknown)
+		}
+		if e = way.follow(e, d); way.moved {
+			last = way.round
+			continue
 		}
 		if e.blocked() && !d.unknown && c.failsFast(t) || c.opts.AnySite && e.isReplica() {
 			e = e.refused()
@@ -184,14 +188,14 @@ func (c *Client) do(
 			return d.refused(op, e)
 		}
 		last = e.after(last)
-		c.locator.failed(e)
-		c.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
+		pair.locator.failed(e)
+		pair.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 }
 
 // failsFast reports whether a request that t refuses temporarily must fail immediately, because FailFast is set and
 // too few nodes are in sync.
-func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && c.locator.isShort(t.node) }
+func (c *Client) failsFast(t *target) bool { return c.opts.FailFast && t.node.locator.isShort(t.node) }
 
 // attempt calls fn once; the call is canceled when t is no longer the target.
 func attempt(ctx context.Context, t *target, fn func(context.Context, *grpc.ClientConn) error) error {

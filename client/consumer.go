@@ -43,6 +43,9 @@ const (
 // application is still processing or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers
 // of the subscription may receive such messages, because delivery to competing consumers is at least once.
 //
+// If another pair of the fleet has become the owner of the queue, the consumer attaches there. It discards its earlier
+// deliveries as after an unplanned promotion.
+//
 // After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
 // consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost
 // nor acknowledged on the new primary are redelivered.
@@ -77,6 +80,7 @@ type Consumer struct {
 	empty       bool          // send a request even if it is empty
 	number      uint64        // number of the last request with answers
 	unconfirmed fifo[batch]
+	way         path   // its pair is the one that the consumer is or will be attached to
 	answered    uint64 // answers given by the application
 	settled     uint64 // how many of these answers, in the order of the calls, are committed
 	waiting     int    // pending calls of Flush, which raise the limit of requests in flight
@@ -149,7 +153,8 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	}
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	co := &Consumer{
-		client: c, queue: queue, subscription: o.Subscription, filter: o.Filter, prefetch: o.Prefetch, stop: stop,
+		client: c, way: c.pathTo(c.owners.of(queue)), queue: queue, subscription: o.Subscription, filter: o.Filter,
+		prefetch: o.Prefetch, stop: stop,
 		ackTimeout: o.AckTimeout, deadline: deadline{changed: make(chan struct{})},
 		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
 		attached: make(chan struct{}),
@@ -164,7 +169,7 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	case <-co.attached:
 	case <-ctx.Done():
 		_ = co.Close()
-		return nil, c.giveUp(co.op(), ctx.Err(), nil, false)
+		return nil, co.giveUp(co.op(), ctx.Err(), false)
 	}
 	if err := co.ended(); err != nil {
 		_ = co.Close()
@@ -179,6 +184,20 @@ func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.queueID
+}
+
+// pair returns the pair that the consumer is or will be attached to.
+func (co *Consumer) pair() *pairConn {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	return co.way.pair
+}
+
+func (co *Consumer) giveUp(op string, cause error, unknown bool) error {
+	co.mu.Lock()
+	pair, last := co.way.pair, co.way.round
+	co.mu.Unlock()
+	return co.client.giveUpAt(pair, op, cause, last, unknown)
 }
 
 func (co *Consumer) op() string { return "consume " + co.queue + "/" + co.subscription }
@@ -473,7 +492,7 @@ func (co *Consumer) flush(ctx context.Context) error {
 		select {
 		case <-progress:
 		case <-ctx.Done():
-			return co.client.giveUp("acknowledge on "+co.queue, ctx.Err(), nil, true)
+			return co.giveUp("acknowledge on "+co.queue, ctx.Err(), true)
 		}
 	}
 }

@@ -33,7 +33,8 @@ func (co *Consumer) run(ctx context.Context) {
 	retry := co.client.opts.newBackoff()
 	refusals := 0 // consecutive rejected tokens
 	for {
-		t, err := co.client.locator.waitLong(ctx)
+		pair := co.pair()
+		t, err := pair.locator.waitLong(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {
 			co.end(link.Wrap(co.op(), refused, refused.Message))
 			return
@@ -50,7 +51,10 @@ func (co *Consumer) run(ctx context.Context) {
 			retry.Reset()
 			refusals = 0
 		}
-		e := asError(ctx, t.node.address, err)
+		e, moved := co.follow(asError(ctx, t.node.address, err), attached)
+		if moved {
+			continue
+		}
 		outdated := e.reason == pb.ErrorReason_ERROR_REASON_SITE_EPOCH
 		switch {
 		case e.reason == pb.ErrorReason_ERROR_REASON_SUBSCRIPTION_MOVED:
@@ -62,10 +66,27 @@ func (co *Consumer) run(ctx context.Context) {
 			co.end(link.Wrap(co.op(), e, e.Message))
 			return
 		}
-		co.client.locator.failed(e)
-		co.client.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
+		pair.locator.failed(e)
+		pair.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
 	co.end(fmt.Errorf("%s: consumer %w", co.op(), ErrClosed))
+}
+
+// follow processes the error that ended a stream. moved reports whether the consumer attaches to another pair
+// immediately. The queue of another pair is a different queue, so earlier deliveries can no longer be answered.
+func (co *Consumer) follow(e *Error, attached bool) (_ *Error, moved bool) {
+	co.mu.Lock()
+	defer co.mu.Unlock()
+	if attached {
+		co.way.progress()
+	}
+	from := co.way.pair
+	e = co.way.follow(e, nil)
+	if co.way.pair != from {
+		co.endEraLocked()
+		co.era.lineage, co.era.epoch = "", 0
+	}
+	return e, co.way.moved
 }
 
 func (co *Consumer) end(err error) {

@@ -24,6 +24,9 @@ func (n *fakeNode) AlterQueue(_ context.Context, r *pb.AlterQueueRequest) (*pb.A
 	if err := n.active(); err != nil {
 		return nil, err
 	}
+	if err := n.pair.owns(r.GetName()); err != nil {
+		return nil, err
+	}
 	n.pair.altered = append(n.pair.altered, r)
 	return &pb.AlterQueueResponse{Queue: &pb.Queue{Name: r.GetName(), Config: r.GetConfig()}}, nil
 }

@@ -64,6 +64,9 @@
 // other site from the nodes. It ignores replicas, and a primary in an epoch below the highest epoch that the client
 // has seen. Terms are compared only within a pair.
 //
+// If the pair belongs to a fleet, the client follows NOT_OWNER to the pairs that own the queues, and follows the active
+// node of each of these pairs in the same way.
+//
 // While calls to a node are pending, the client probes the node once per [Options.ProbeInterval]. A connection that
 // does not respond is closed and replaced.
 package client

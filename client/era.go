@@ -8,8 +8,9 @@ import (
 	"slices"
 )
 
-// era is a period without an unplanned promotion of another site. In a later era, the sequence of a delivery may
-// belong to a different message, and the queue may have a different ID. Without sites there is one era.
+// era is a period without an unplanned promotion of another site and without a change of the owner. In a later era, the
+// sequence of a delivery may belong to a different message, and the queue may have a different ID. Without sites and
+// fleets there is one era.
 type era struct {
 	number  uint32
 	lineage string // lineage of the last target; empty without sites
@@ -95,11 +96,12 @@ func (co *Consumer) outdated(d *Delivery, to *target) error {
 
 // errOutdated returns the error for a delivery of an earlier era. mu is held.
 func (co *Consumer) errOutdated(sequence uint64) error {
-	return fmt.Errorf("%w: another site was promoted since the delivery of sequence %d of %s, which may have been lost; "+
-		"if not, it is redelivered", ErrInvalid, sequence, co.queue)
+	return fmt.Errorf("%w: another site was promoted, or the queue has another owner, since the delivery of "+
+		"sequence %d of %s, which may have been lost; if not, it is redelivered", ErrInvalid, sequence, co.queue)
 }
 
 func (co *Consumer) errLostAcks(n int) error {
-	return fmt.Errorf("%w: another site was promoted before %d acks on %s were confirmed; %w",
+	return fmt.Errorf("%w: another site was promoted, or the queue has another owner, before %d acks on %s were "+
+		"confirmed; %w",
 		ErrOutcomeLost, n, co.queue, ErrOutcomeUnknown)
 }

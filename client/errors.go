@@ -85,6 +85,7 @@ type Error struct {
 	kind      error          // the Err variable; nil if the request must be retried
 	settled   bool           // the refusal is recorded in the log and applies to every attempt with that sequence
 	notActive *pb.NotActive  // hint of a node that is not active
+	notOwner  *pb.NotOwner   // owner of the queue, if the reason is NOT_OWNER
 	submitted *pb.Submitted  // progress of the publish stream that ended with this error; nil if not reported
 
 	retryAfter time.Duration // retry delay requested by the node; 0 without a request

@@ -86,6 +86,8 @@ type fakePair struct {
 	replay func(r *pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error)
 	// browse implements Browse.
 	browse func(r *pb.BrowseRequest, send func(*pb.BrowseResponse)) error
+	// owner returns nil for a queue that the pair owns.
+	owner func(queue string) *pb.NotOwner
 	// plan is the plan that WatchPlan returns.
 	plan *pb.Plan
 
@@ -124,17 +126,19 @@ func pause(d time.Duration) {
 	time.Sleep(d) //nolint:forbidigo // in a bubble
 }
 
-func newFakePair(t *testing.T) *fakePair {
-	network := simnet.New(simnet.Options{})
+func newFakePair(t *testing.T) *fakePair { return newFakePairAt(t, simnet.New(simnet.Options{}), 0) }
+
+// newFakePairAt creates the pair with the given number in a network.
+func newFakePairAt(t *testing.T, network *simnet.Network, number int) *fakePair {
 	p := &fakePair{
-		t: t, net: network, here: network.NewProcess("127.0.0.9"), term: 1,
+		t: t, net: network, here: network.NewProcess(fmt.Sprintf("127.0.%d.9", number)), term: 1,
 		messages: make(map[string][]*pb.StoredMessage), acked: make(map[string]map[uint64]bool),
 		rejected: make(map[string][]uint64), producers: make(map[string]*fakeProducer), changed: make(chan struct{}),
 	}
 	for i := range p.nodes {
 		n := &fakeNode{pair: p, pairID: "p", role: pb.Role_ROLE_STANDBY, term: 1}
 		p.nodes[i] = n
-		n.start(fmt.Sprintf("127.0.0.%d:7420", i+1))
+		n.start(fmt.Sprintf("127.0.%d.%d:7420", number, i+1))
 		p.addrs = append(p.addrs, n.addr)
 	}
 	p.nodes[0].other, p.nodes[1].other = p.addrs[1], p.addrs[0]
@@ -369,6 +373,9 @@ func (n *fakeNode) publishOne(r *pb.PublishStreamRequest) (*pb.PublishStreamResp
 		}
 	}
 	resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation()}
+	if resp.Error = n.pair.refusedPublish(r.GetPublish()); resp.GetError() != nil {
+		return resp, nil
+	}
 	if n.pair.refuse != nil {
 		if resp.Error = n.pair.refuse(r.GetPublish()); resp.GetError() != nil {
 			return resp, nil
@@ -385,6 +392,9 @@ func (n *fakeNode) Commit(_ context.Context, r *pb.CommitRequest) (*pb.CommitRes
 	n.pair.mu.Lock()
 	defer n.pair.mu.Unlock()
 	if err := n.active(); err != nil {
+		return nil, err
+	}
+	if err := n.pair.ownsAll(r.GetOperations()); err != nil {
 		return nil, err
 	}
 	n.pair.commits++
@@ -512,6 +522,9 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 	for {
 		n.pair.mu.Lock()
 		changed, err := n.pair.changed, n.active()
+		if err == nil && queue != "" {
+			err = n.pair.owns(queue)
+		}
 		resp := &pb.ConsumeResponse{}
 		if queue != "" {
 			for credit > 0 && len(again) > 0 {
@@ -546,7 +559,10 @@ func (n *fakeNode) Consume(s pb.QueueService_ConsumeServer) error {
 			if first {
 				queue, first = r.GetAttach().GetQueue(), false
 			}
-			err := n.pair.settle(queue, r)
+			err := n.pair.owns(queue)
+			if err == nil {
+				err = n.pair.settle(queue, r)
+			}
 			n.pair.mu.Unlock()
 			if err != nil {
 				return err

@@ -22,6 +22,9 @@ type attempts struct {
 	// check returns an error if the request must not be sent to a target. If check is nil, the request can be sent to
 	// every target.
 	check func(*target) error
+	// move prepares the request for another pair. It is nil if the request has no producer identity; such a request may be
+	// executed more than once.
+	move func(to *pairConn)
 }
 
 // allow returns an error if the request must not be sent to t.
@@ -61,42 +64,60 @@ func (a *attempts) refused(op string, e *Error) error {
 }
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
-// order. A client creates a sequencer if all others are in use. Publishes do not use sequencers.
+// order. It belongs to one pair. A client creates a sequencer if all others are in use. Publishes do not use
+// sequencers.
 type sequencer struct {
 	id   string
 	next uint64
 }
 
 // identity makes retries of one request idempotent, over any number of calls: while the outcome is unknown, all
-// retries have the same producer and sequence. The zero identity belongs to a request that was never sent.
+// retries have the same producer and sequence, and are sent to the same pair. The zero identity belongs to a request
+// that was never sent.
 type identity struct {
+	pair      *pairConn
 	sequencer *sequencer
 	sequence  uint64
 	attempts  attempts
 	lost      error // why the outcome can never be determined; nothing is sent after that
 }
 
-func (id *identity) take(s *sequencer) {
-	id.sequencer, id.sequence = s, s.next
+func (id *identity) take(pair *pairConn, s *sequencer) {
+	id.pair, id.sequencer, id.sequence = pair, s, s.next
 	s.next++
 }
 
 func (id *identity) OutcomeUnknown() bool { return id.attempts.unknown }
 
-// doAs is like do, for a request that changes state. fn receives the producer identity to send.
+// moveTo replaces the producer identity with one of another pair. No attempt under the current identity was or will be
+// committed.
+func (id *identity) moveTo(pair *pairConn) {
+	id.pair.returnSequencer(id.sequencer)
+	id.take(pair, pair.takeSequencer())
+}
+
+// doAs is like do, for a request that changes state. fn receives the producer identity to send. After NOT_OWNER, the
+// request is sent to the owner under another identity, because the sequences of one pair would have gaps at another.
+// If an earlier attempt has no response, NOT_OWNER must be settled: otherwise, that attempt may have been committed by
+// the first pair, and the outcome is unknown. Retries are then sent to the first pair.
 func (c *Client) doAs(
-	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
+	ctx context.Context, op string, at *pairConn, id *identity,
+	fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {
 	if id.lost != nil {
 		return id.lost
 	}
+	if id.sequencer == nil {
+		id.take(at, at.takeSequencer())
+	}
+	id.attempts.move = id.moveTo
 	err := c.attemptsAs(ctx, op, id, fn)
 	var e *Error
 	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
 		// The node has evicted the state of the sequencer, which was idle for too long. Nothing was committed, so the
 		// request can use a new sequencer. The state of other idle sequencers may have been evicted as well.
-		*id = identity{attempts: attempts{check: id.attempts.check}}
-		id.take(newSequencer())
+		*id = identity{pair: id.pair, attempts: attempts{check: id.attempts.check, move: id.moveTo}}
+		id.take(id.pair, newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}
 	if id.OutcomeUnknown() {
@@ -105,7 +126,7 @@ func (c *Client) doAs(
 		}
 		return err // the sequencer remains assigned to the request, which may be retried
 	}
-	c.returnSequencer(id.sequencer)
+	id.pair.returnSequencer(id.sequencer)
 	id.sequencer = nil
 	return err
 }
@@ -113,29 +134,9 @@ func (c *Client) doAs(
 func (c *Client) attemptsAs(
 	ctx context.Context, op string, id *identity, fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,
 ) error {
-	if id.sequencer == nil {
-		id.take(c.takeSequencer())
-	}
-	return c.do(ctx, op, &id.attempts, func(ctx context.Context, cc *grpc.ClientConn) error {
+	return c.do(ctx, op, id.pair, &id.attempts, func(ctx context.Context, cc *grpc.ClientConn) error {
 		return fn(ctx, cc, &pb.Producer{Id: id.sequencer.id, Epoch: 1, Sequence: id.sequence, Retry: id.OutcomeUnknown()})
 	})
 }
 
-func (c *Client) takeSequencer() *sequencer {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if n := len(c.sequencers); n > 0 {
-		s := c.sequencers[n-1]
-		c.sequencers = c.sequencers[:n-1]
-		return s
-	}
-	return newSequencer()
-}
-
 func newSequencer() *sequencer { return &sequencer{id: uuid.NewString(), next: 1} }
-
-func (c *Client) returnSequencer(s *sequencer) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.sequencers = append(c.sequencers, s)
-}

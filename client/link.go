@@ -18,16 +18,23 @@ func init() {
 
 type conns struct{ c *Client }
 
-func (l conns) Read(ctx context.Context, op string, call link.Call) error {
-	return l.c.do(ctx, op, nil, call)
+func (l conns) pair(to link.Target) *pairConn {
+	if to.XID != "" {
+		return l.c.owners.of(xidKey(to.XID))
+	}
+	return l.c.owners.of(to.Queue)
 }
 
-func (l conns) Repeat(ctx context.Context, op string, call link.Call) error {
-	return l.c.do(ctx, op, new(attempts), call)
+func (l conns) Read(ctx context.Context, op string, to link.Target, call link.Call) error {
+	return l.c.do(ctx, op, l.pair(to), nil, call)
 }
 
-func (l conns) Once(ctx context.Context, op string, call link.Call) error {
-	return l.c.do(ctx, op, new(attempts), func(attempt context.Context, cc *grpc.ClientConn) error {
+func (l conns) Repeat(ctx context.Context, op string, to link.Target, call link.Call) error {
+	return l.c.do(ctx, op, l.pair(to), new(attempts), call)
+}
+
+func (l conns) Once(ctx context.Context, op string, to link.Target, call link.Call) error {
+	return l.c.do(ctx, op, l.pair(to), new(attempts), func(attempt context.Context, cc *grpc.ClientConn) error {
 		err := call(attempt, cc)
 		if err == nil {
 			return nil
@@ -40,12 +47,12 @@ func (l conns) Once(ctx context.Context, op string, call link.Call) error {
 	})
 }
 
-func (l conns) Change(ctx context.Context, op string, id link.Identity, call link.CallAs) error {
+func (l conns) Change(ctx context.Context, op string, to link.Target, id link.Identity, call link.CallAs) error {
 	own, ok := id.(*identity)
 	if !ok {
 		own = &identity{}
 	}
-	return l.c.doAs(ctx, op, own, call)
+	return l.c.doAs(ctx, op, l.pair(to), own, call)
 }
 
 func (l conns) NewIdentity() link.Identity { return &identity{} }

@@ -182,6 +182,41 @@ func (l *locator) waitFor(ctx context.Context, failFast bool) (*target, error) {
 	}
 }
 
+// hasAny reports whether a node has one of the given addresses.
+func (l *locator) hasAny(addresses []string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.ContainsFunc(addresses, func(a string) bool { return l.find(a) != nil })
+}
+
+func (l *locator) isEmpty() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.nodes) == 0
+}
+
+// learnAddresses adds addresses that a node of another pair reports.
+func (l *locator) learnAddresses(addresses []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, a := range addresses {
+		l.learnAddress(a)
+	}
+}
+
+// giveUp returns the error of an operation that ends because of cause. last is the last failure; if it is nil, the
+// error describes the nodes.
+func (l *locator) giveUp(op string, cause, last error, unknown bool) error {
+	var e *Error
+	if errors.As(cause, &e) { // the nodes reject the credentials of this client
+		return (&attempts{unknown: unknown}).refused(op, e)
+	}
+	if last == nil {
+		last = l.explain()
+	}
+	return &opError{op: op, cause: cause, last: last, unknown: unknown}
+}
+
 func (l *locator) state() (*target, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

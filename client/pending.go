@@ -18,6 +18,7 @@ type Pending struct {
 	body     []byte   // body of a single message that has no other fields
 	more     *content // content of any other publish; nil if body is used
 	producer *Producer
+	route    *route               // guarded by Producer.mu; nil for a queue of the home pair
 	traced   func(Receipt, error) // callback of the Tracer; may be nil
 	outcome  atomic.Pointer[outcome]
 	cost     int64
@@ -71,7 +72,7 @@ func (p *Pending) Wait(ctx context.Context) (Receipt, error) {
 		select {
 		case <-p.waiter().done:
 		case <-ctx.Done():
-			return Receipt{}, p.producer.client.giveUp("publish to "+p.queue, ctx.Err(), nil, true)
+			return Receipt{}, p.producer.giveUp(p, ctx.Err(), true)
 		}
 	}
 	return p.result()

@@ -18,6 +18,9 @@ import (
 // has the condition of [Txn.Take], and [Txn.Release] is not allowed. The limits are 16 MiB and 262,144 acknowledged
 // messages.
 //
+// In a fleet, the client that has prepared the transaction sends the decision to the same pair. Another client must be
+// configured with the addresses of that pair.
+//
 // After [ErrOutcomeUnknown], Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
 // [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are
 // prepared; [ErrRefused] while a node runs release 0.1.0.
@@ -29,12 +32,15 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		return fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again", ErrInvalid, t.xid)
 	}
 	t.identity.attempts.check = t.outdated
-	err := t.client.doAs(ctx, "prepare "+xid, &t.identity,
+	err := t.client.doAs(ctx, "prepare "+xid, t.pair(), &t.identity,
 		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) error {
 			_, err := queues(cc).Prepare(ctx, &pb.PrepareRequest{Xid: xid, Operations: t.ops, Producer: p})
 			return err
 		})
 	t.xid = ""
+	if err == nil || t.identity.OutcomeUnknown() {
+		t.client.owners.prepared(xid, t.identity.pair)
+	}
 	if err != nil {
 		if t.identity.OutcomeUnknown() {
 			t.xid = xid

@@ -6,10 +6,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 
-	"github.com/google/uuid"
 	"golang.org/x/sync/semaphore"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -72,8 +72,12 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	return o, nil
 }
 
-// Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues, and retried in
-// that order after a failover. A Producer is safe for concurrent use.
+// Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues of a pair, and
+// retried in that order after a failover. A Producer is safe for concurrent use.
+//
+// In a fleet, a Producer has one identity, one stream and one Window per pair. Publishes to queues of different pairs
+// are committed independently. If a queue has another owner, its pending publishes are sent to that pair in the order
+// of the calls.
 //
 // Concurrent publishes to the same queue may share one request, which is one transaction. Each publish still has its
 // own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one
@@ -83,40 +87,17 @@ type Producer struct {
 	client *Client
 	opts   ProducerOptions
 	budget *semaphore.Weighted // MaxPendingBytes minus the pending bytes
-	wake   chan struct{}       // capacity 1: data can be sent
 	stop   context.CancelFunc
-	done   chan struct{} // closed when run has returned
+	start  func(*pipeline) // starts the goroutine of a pipeline
+	home   *pipeline       // to the home pair
 
-	mu      sync.Mutex // guards the fields below
-	closed  bool
-	id      string         // producer ID; replaced after a node evicted it
-	next    uint64         // sequence of the next request
-	pending fifo[*Pending] // not yet in a request
-	open    int            // entries that are neither answered nor withdrawn
-	count   int            // messages in pending that are not withdrawn
-	bytes   int            // size of these messages
-	// ordered by sequence: requests sent on the current stream, then requests to be sent again
-	inFlight fifo[*request]
-	// unanswered is the number of messages in inFlight.
-	unanswered int
-	sent       int            // number of inFlight requests sent on the current stream
-	frames     int            // frames of the stream with outstanding requests
-	greeted    bool           // the current stream delivered a response
-	more       bool           // the node accepts several requests in one frame
-	single     map[string]int // publishes to be sent one by one, by queue; nil if empty
-	idle       chan struct{}  // closed when open becomes 0; nil without a waiter
-	failed     failures       // errors of asynchronous publishes
-}
-
-type request struct {
-	sequence uint64 // producer sequence, also the correlation ID
-	queue    string
-	entries  []*Pending
-	messages int
-	bytes    int  // size of the messages' bodies
-	sent     bool // sent under its current identity
-	repeated bool // sent more than once under its current identity
-	last     bool // last request of its frame
+	mu     sync.Mutex // guards the fields below and the pipelines
+	closed bool
+	others map[*pairConn]*pipeline // to other pairs of the fleet; created on first use
+	routes map[string]*route       // queues of other pairs, and queues with a refused request; nil if empty
+	open   int                     // entries that are neither answered nor withdrawn
+	idle   chan struct{}           // closed when open becomes 0; nil without a waiter
+	failed failures                // errors of asynchronous publishes
 }
 
 // NewProducer creates a publish pipeline, which connects when it has data to send. It exists until [Producer.Close] or
@@ -132,17 +113,18 @@ func (c *Client) newProducer(ctx context.Context, o ProducerOptions) (*Producer,
 	}
 	ctx, stop := context.WithCancel(ctx)
 	p := &Producer{
-		client: c, opts: o, budget: semaphore.NewWeighted(o.MaxPendingBytes), wake: make(chan struct{}, 1),
-		stop: stop, done: make(chan struct{}), id: o.ID, next: 1,
+		client: c, opts: o, budget: semaphore.NewWeighted(o.MaxPendingBytes), stop: stop,
+		start: func(pl *pipeline) { c.joined.Go(func() { pl.run(ctx) }) },
 	}
-	if p.id == "" {
-		p.id, p.opts.Epoch = uuid.NewString(), 1
+	if o.ID == "" {
+		p.opts.Epoch = 1
 	}
+	p.home = p.newPipeline(c.owners.home)
 	if err := c.register(p); err != nil {
 		stop()
 		return nil, err
 	}
-	c.joined.Go(func() { p.run(ctx) })
+	p.start(p.home)
 	return p, nil
 }
 
@@ -181,7 +163,7 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	case <-ctx.Done():
 	}
 	if p.withdraw(e) {
-		err := p.client.giveUp("publish to "+queue, ctx.Err(), nil, false)
+		err := p.giveUp(e, ctx.Err(), false)
 		if e.traced != nil {
 			e.traced(Receipt{}, err) // e is part of no request, so no other goroutine calls traced
 		}
@@ -190,7 +172,7 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	if o := e.waiter(); o.answered.Load() {
 		return e.result() // the response arrived at the same moment
 	}
-	return Receipt{}, p.client.giveUp("publish to "+queue, ctx.Err(), nil, true)
+	return Receipt{}, p.giveUp(e, ctx.Err(), true)
 }
 
 // PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls. Each
@@ -254,12 +236,18 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, asyn
 		p.budget.Release(e.cost)
 		return nil, fmt.Errorf("publish to %s: producer %w", queue, ErrClosed)
 	}
-	p.pending.push(e)
 	p.open++
-	p.count += int(e.count)
-	p.bytes += e.bytes
+	pl := p.home
+	if p.routes != nil || p.client.owners.known.Load() {
+		pl = p.routed(e)
+	}
+	if pl != nil {
+		pl.add(e)
+	}
 	p.mu.Unlock()
-	p.signal()
+	if pl != nil {
+		pl.signal()
+	}
 	return e, nil
 }
 
@@ -300,27 +288,29 @@ func (p *Producer) withdraw(e *Pending) bool {
 		return false
 	}
 	e.withdrawn = true
-	p.count -= int(e.count)
-	p.bytes -= e.bytes
-	p.dropWithdrawn()
-	idle := p.settle(1)
+	if pl := p.queuedIn(e); pl != nil {
+		pl.count -= int(e.count)
+		pl.bytes -= e.bytes
+		pl.dropWithdrawn()
+	}
+	idle := p.settle(e)
 	p.mu.Unlock()
 	p.budget.Release(e.cost)
 	closeIf(idle)
 	return true
 }
 
-// dropWithdrawn removes withdrawn entries from the head of pending. mu is held.
-func (p *Producer) dropWithdrawn() {
-	for p.pending.len() > 0 && (*p.pending.at(0)).withdrawn {
-		p.pending.pop()
-	}
-}
-
-// settle subtracts n completed entries from open. If no entry remains open, it returns the channel on which Flush
+// settle subtracts completed entries from open. If no entry remains open, it returns the channel on which Flush
 // waits, or nil if no call waits. The caller must close the channel. mu is held.
-func (p *Producer) settle(n int) (idle chan struct{}) {
-	if p.open -= n; p.open == 0 {
+func (p *Producer) settle(entries ...*Pending) (idle chan struct{}) {
+	if p.routes != nil {
+		for _, e := range entries {
+			if e.route != nil {
+				e.route.open--
+			}
+		}
+	}
+	if p.open -= len(entries); p.open == 0 {
 		idle, p.idle = p.idle, nil
 	}
 	return idle
@@ -331,8 +321,6 @@ func closeIf(c chan struct{}) {
 		close(c)
 	}
 }
-
-func (p *Producer) signal() { signal(p.wake) }
 
 // Flush waits until all earlier publishes have completed. Publishes that other goroutines add in the meantime extend
 // the wait. Flush returns the joined errors of the asynchronous publishes that failed since the previous Flush. If ctx
@@ -363,35 +351,16 @@ func (p *Producer) Flush(ctx context.Context) error {
 func (p *Producer) Close() error {
 	p.mu.Lock()
 	p.closed = true
+	others := slices.Collect(maps.Values(p.others))
 	p.mu.Unlock()
 	p.stop()
-	<-p.done
+	<-p.home.done
+	for _, pl := range others {
+		<-pl.done
+	}
+	p.failQueued(&opError{op: "publish", cause: ErrClosed})
 	p.client.unregister(p)
 	return nil
-}
-
-func (p *Producer) failPending(err error) {
-	p.mu.Lock()
-	var entries []*Pending
-	for p.pending.len() > 0 {
-		if e := p.pending.pop(); !e.withdrawn {
-			e.taken = true
-			entries = append(entries, e)
-		}
-	}
-	p.count, p.bytes = 0, 0
-	p.mu.Unlock()
-	p.answer(entries, Receipt{}, err)
-}
-
-// takeInFlight removes the n oldest requests from inFlight and returns their entries. mu is held.
-func (p *Producer) takeInFlight(n int) (entries []*Pending) {
-	for range n {
-		r := p.inFlight.pop()
-		p.unanswered -= r.messages
-		entries = append(entries, r.entries...)
-	}
-	return entries
 }
 
 // answer completes the entries of one or more requests with r and err. The sequences of stored messages are
@@ -417,7 +386,7 @@ func (p *Producer) answer(entries []*Pending, r Receipt, err error, duplicates .
 	}
 	p.mu.Lock()
 	p.failed.add(async, err)
-	idle := p.settle(len(entries))
+	idle := p.settle(entries...)
 	p.mu.Unlock()
 	closeIf(idle)
 }

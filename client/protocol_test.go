@@ -61,6 +61,8 @@ func protocolTable(t *testing.T) string {
 			then = "retry with another token"
 		case e.forgotten():
 			then = "retry as a new producer if the ID is random and no earlier attempt is unanswered"
+		case e.reason == pb.ErrorReason_ERROR_REASON_NOT_OWNER:
+			then = "retry at the owner"
 		case e.retry():
 			then = "retry"
 		}

@@ -112,7 +112,8 @@ func (e *Error) retry() bool { return e.kind == nil }
 func (e *Error) answered() bool {
 	switch {
 	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
-		e.reason == pb.ErrorReason_ERROR_REASON_REPLICA, e.blocked(), e.unchecked():
+		e.reason == pb.ErrorReason_ERROR_REASON_REPLICA, e.blocked(), e.unchecked(),
+		e.reason == pb.ErrorReason_ERROR_REASON_NOT_OWNER, e.undirected():
 		return true
 	case e.kind == nil, errors.Is(e.kind, context.Canceled), errors.Is(e.kind, context.DeadlineExceeded):
 		return false
@@ -139,6 +140,15 @@ func (e *Error) isReplica() bool { return e.reason == pb.ErrorReason_ERROR_REASO
 func (e *Error) blocked() bool {
 	return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED || e.reason == pb.ErrorReason_ERROR_REASON_SITE_LAG
 }
+
+// undirected reports whether the node does not know the owner of the queue, because the directory of the fleet does not
+// respond.
+func (e *Error) undirected() bool {
+	return e.reason == pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE
+}
+
+// concernsOwner reports whether a retryable error concerns only the owner of one queue.
+func (e *Error) concernsOwner() bool { return e.notOwner != nil || e.undirected() }
 
 // unchecked reports whether the node did not verify the credentials and did not execute the request.
 func (e *Error) unchecked() bool { return e.reason == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE }
@@ -172,6 +182,8 @@ func asError(ctx context.Context, address string, err error) *Error {
 		switch d := d.(type) {
 		case *pb.NotActive:
 			e.notActive = d
+		case *pb.NotOwner:
+			e.notOwner = d
 		case *pb.Submitted:
 			e.submitted = d
 		case *errdetails.RetryInfo:
@@ -192,7 +204,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
 	e := &Error{
 		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),
-		settled: r.GetSettled(),
+		settled: r.GetSettled(), notOwner: r.GetNotOwner(),
 	}
 	e.classify(ctx)
 	return e

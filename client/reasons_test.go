@@ -26,8 +26,8 @@ func TestEveryReasonIsClassified(t *testing.T) {
 	require.True(t, e.answered())
 }
 
-// Among the retryable reasons, only NOT_ACTIVE, REPLICA, BLOCKED, SITE_LAG and AUTH_UNAVAILABLE prove that the attempt
-// was not executed.
+// Among the retryable reasons, only NOT_ACTIVE, REPLICA, BLOCKED, SITE_LAG, AUTH_UNAVAILABLE, NOT_OWNER and
+// DIRECTORY_UNAVAILABLE prove that the attempt was not executed.
 func TestReasonsThatProveNonExecution(t *testing.T) {
 	for n := range pb.ErrorReason_name {
 		r := pb.ErrorReason(n)
@@ -40,7 +40,8 @@ func TestReasonsThatProveNonExecution(t *testing.T) {
 		require.True(t, e.retry(), r)
 		require.Equal(t, r == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE || r == pb.ErrorReason_ERROR_REASON_REPLICA ||
 			r == pb.ErrorReason_ERROR_REASON_BLOCKED || r == pb.ErrorReason_ERROR_REASON_SITE_LAG ||
-			r == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE, e.answered(), r)
+			r == pb.ErrorReason_ERROR_REASON_AUTH_UNAVAILABLE || r == pb.ErrorReason_ERROR_REASON_NOT_OWNER ||
+			r == pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE, e.answered(), r)
 	}
 }
 

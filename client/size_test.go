@@ -21,8 +21,9 @@ func TestMemoryPerMessage(t *testing.T) {
 	ms := []Message{{Body: make([]byte, 512)}}
 	require.LessOrEqual(t, testing.AllocsPerRun(100, func() { _, _ = newEntry("q", ms, 1<<20) }), 1.0)
 	p := &Producer{
-		client: &Client{opts: Options{MaxMessageBytes: 1 << 20}}, opts: ProducerOptions{MaxPendingBytes: 1 << 30},
-		budget: semaphore.NewWeighted(1 << 30), wake: make(chan struct{}, 1),
+		client: &Client{opts: Options{MaxMessageBytes: 1 << 20}, owners: &owners{}},
+		opts:   ProducerOptions{MaxPendingBytes: 1 << 30},
+		budget: semaphore.NewWeighted(1 << 30), home: &pipeline{wake: make(chan struct{}, 1)},
 	}
 	body := make([]byte, 512)
 	published := testing.AllocsPerRun(1000, func() { p.PublishAsync(t.Context(), "q", Message{Body: body}) })

@@ -171,7 +171,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 			ErrInvalid, t.xid)
 	}
 	var resp *pb.CommitResponse
-	err := t.client.doAs(ctx, "commit", &t.identity,
+	err := t.client.doAs(ctx, "commit", t.pair(), &t.identity,
 		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
 			resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: t.ops, Producer: p})
 			return err
@@ -190,6 +190,20 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 		})
 	}
 	return out, nil
+}
+
+// pair returns the pair that the transaction is sent to: the pair of a consumer of its deliveries, or of the first
+// queue with a known owner, or the home pair.
+func (t *Txn) pair() *pairConn {
+	for _, d := range slices.Concat(t.acked, t.released) {
+		return d.consumer.pair()
+	}
+	for _, op := range t.ops {
+		if pair, known := t.client.owners.find(op.GetPublish().GetQueue()); known {
+			return pair
+		}
+	}
+	return t.client.owners.home
 }
 
 // Rollback discards the transaction and requeues its deliveries: unacknowledged messages are redelivered with a higher

@@ -17,7 +17,7 @@ func TestUnansweredMessages(t *testing.T) {
 	require.Equal(t, queue.MaxProducerDuplicates, maxUnanswered)
 	require.Equal(t, queue.ProducerWindow, maxWindow)
 	const batch = maxBatchMessages
-	p := &Producer{opts: ProducerOptions{Window: maxWindow, BatchMessages: batch, BatchBytes: 1 << 30}, next: 1}
+	p := &pipeline{opts: ProducerOptions{Window: maxWindow, BatchMessages: batch, BatchBytes: 1 << 30}, next: 1}
 	for range 10 {
 		e, err := newEntry("q", make([]Message, batch), 1<<30)
 		require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -184,7 +185,7 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 // only element is nil.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
-		err := c.conns.Read(ctx, "watch the plan", func(ctx context.Context, cc *grpc.ClientConn) error {
+		err := c.conns.Read(ctx, "watch the plan", link.Target{}, func(ctx context.Context, cc *grpc.ClientConn) error {
 			stream, err := pb.NewMaintenanceServiceClient(cc).WatchPlan(ctx, &pb.WatchPlanRequest{})
 			for err == nil {
 				var resp *pb.WatchPlanResponse

@@ -58,7 +58,7 @@ func decide[Req any, Resp interface{ GetHeuristic() bool }](
 	method func(pb.QueueServiceClient, context.Context, *Req, ...grpc.CallOption) (Resp, error),
 ) (Decided, error) {
 	var resp Resp
-	err := c.conns.Repeat(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err := c.conns.Repeat(ctx, op, targetOf(req), func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(queues(cc), ctx, req)
 		return err
 	})

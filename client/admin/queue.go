@@ -372,15 +372,39 @@ func repeat[Req, Resp any](
 
 // call calls a method on the active node; via is Read or Repeat of link.Conns.
 func call[Service, Req, Resp any](
-	ctx context.Context, via func(context.Context, string, link.Call) error, op string, req *Req,
+	ctx context.Context, via func(context.Context, string, link.Target, link.Call) error, op string, req *Req,
 	service func(*grpc.ClientConn) Service,
 	method func(Service, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = via(ctx, op, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = via(ctx, op, targetOf(req), func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(service(cc), ctx, req)
 		return err
 	})
 	return resp, err
+}
+
+// targetOf returns the queue or the transaction that determines the pair of a request.
+func targetOf(req any) link.Target {
+	switch r := req.(type) {
+	case *pb.TestAccessRequest, *pb.DeleteQuotaRequest: // their queue is a pattern, or need not exist
+		return link.Target{}
+	case *pb.CreateQueueRequest:
+		return link.Target{Queue: r.GetName()}
+	case *pb.AlterQueueRequest:
+		return link.Target{Queue: r.GetName()}
+	case *pb.DeleteQueueRequest:
+		return link.Target{Queue: r.GetName()}
+	case *pb.PurgeQueueRequest:
+		return link.Target{Queue: r.GetName()}
+	case *pb.GetQueueRequest:
+		return link.Target{Queue: r.GetName()}
+	case interface{ GetQueue() string }:
+		return link.Target{Queue: r.GetQueue()}
+	case interface{ GetXid() string }:
+		return link.Target{XID: r.GetXid()}
+	default:
+		return link.Target{}
+	}
 }
 
 func queueFromProto(q *pb.Queue) Queue {

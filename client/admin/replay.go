@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -84,7 +85,8 @@ func (c *Client) replay(
 		Filter: which.GetFilter(), BeforeSequence: which.GetBeforeSequence(),
 	}
 	var resp *pb.ReplayDeadLettersResponse
-	err := c.conns.Once(ctx, "replay dead letters of "+queue, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	op, to := "replay dead letters of "+queue, link.Target{Queue: queue}
+	err := c.conns.Once(ctx, op, to, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = queues(cc).ReplayDeadLetters(ctx, req)
 		return err
 	})

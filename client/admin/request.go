@@ -84,12 +84,13 @@ func changeBy[Req any, Resp any, Service any, R interface {
 	if err := r.begin(c, op, req); err != nil {
 		return nil, err
 	}
-	err = c.conns.Change(ctx, op, r.identity, func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
+	call := func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
 		attempt := proto.CloneOf(req)
 		setProducer(attempt.ProtoReflect(), p)
 		resp, err = method(service(cc), ctx, attempt)
 		return err
-	})
+	}
+	err = c.conns.Change(ctx, op, targetOf(req), r.identity, call)
 	r.done = err == nil
 	return resp, err
 }

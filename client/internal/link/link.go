@@ -27,17 +27,26 @@ type Call = func(context.Context, *grpc.ClientConn) error
 // CallAs is one attempt of a request with a producer identity.
 type CallAs = func(context.Context, *grpc.ClientConn, *pb.Producer) error
 
-// Conns sends requests over the connections of a client to its pair.
+// Target determines the pair of a fleet to which a request is sent first. The zero Target is the home pair of the
+// client.
+type Target struct {
+	// Queue is the queue of the request.
+	Queue string
+	// XID is the XID of a prepared transaction, for a request without a queue.
+	XID string
+}
+
+// Conns sends requests over the connections of a client to its home pair, and to the pairs that own their queues.
 type Conns interface {
 	// Read sends a read-only request to the active node until it responds.
-	Read(ctx context.Context, op string, call Call) error
+	Read(ctx context.Context, op string, to Target, call Call) error
 	// Repeat is like Read, for a request that changes state and may be executed more than once.
-	Repeat(ctx context.Context, op string, call Call) error
+	Repeat(ctx context.Context, op string, to Target, call Call) error
 	// Once is like Repeat, for a request that must not be executed twice. An attempt without a response is not retried.
-	Once(ctx context.Context, op string, call Call) error
+	Once(ctx context.Context, op string, to Target, call Call) error
 	// Change is like Repeat, for a request that is executed at most once under the identity id, or under a new identity
 	// if id is nil.
-	Change(ctx context.Context, op string, id Identity, call CallAs) error
+	Change(ctx context.Context, op string, to Target, id Identity, call CallAs) error
 	NewIdentity() Identity
 	Active(ctx context.Context, op string) (Node, error)
 	Node(address string) (Node, error)
