@@ -279,6 +279,7 @@ class Admin(QueueCalls, ScheduleCalls):
             OutcomeUnknown: The call must be retried.
         """
         response = await self._decide(
+            xid,
             f"commit {xid}",
             "CommitPrepared",
             queue_pb2.CommitPreparedRequest(xid=xid, heuristic=heuristic),
@@ -290,6 +291,7 @@ class Admin(QueueCalls, ScheduleCalls):
     async def rollback_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
         """Roll back a prepared transaction. See commit_prepared()."""
         response = await self._decide(
+            xid,
             f"roll back {xid}",
             "RollbackPrepared",
             queue_pb2.RollbackPreparedRequest(xid=xid, heuristic=heuristic),
@@ -299,10 +301,11 @@ class Admin(QueueCalls, ScheduleCalls):
         return response.heuristic
 
     async def _decide(
-        self, op: str, method: str, request: Message, response: type[_Decided], timeout: float | None
+        self, xid: str, op: str, method: str, request: Message, response: type[_Decided], timeout: float | None
     ) -> _Decided:
         try:
-            return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout)
+            pair = self._caller.fleet.prepared(xid)
+            return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout, pair=pair)
         except errors.OutcomeUnknown as err:
             if isinstance(err.refusal, errors.Decided | errors.Heuristic):
                 raise err.refusal from None  # after an opposite decision, no attempt took effect

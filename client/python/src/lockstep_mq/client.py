@@ -21,7 +21,7 @@ import grpc.aio
 from lockstep_mq import _options, _rpc, errors
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
-from lockstep_mq._locator import Locator
+from lockstep_mq._fleet import Fleet
 from lockstep_mq._options import Options, Tokens, TokenSource
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.admin import Admin, QueueConfig
@@ -150,7 +150,7 @@ class Client:
         opened, self._open = self._open, set()
         await asyncio.gather(*(o.close() for o in opened))
         if self._caller is not None:
-            await self._caller.locator.close()
+            await self._caller.fleet.close()
 
     async def wait_active(self, *, timeout: float | None = None) -> str:
         """Wait until a node is active (with two sites, a node of the primary site), and return its address.
@@ -336,7 +336,7 @@ class Client:
         pages = _Pages(request, progress)
         try:
             while True:
-                page = await caller.read(op, pages.next, timeout)
+                page = await caller.read(op, pages.next, timeout, queue)
                 if page is None:
                     return
                 if page.damaged:
@@ -353,7 +353,7 @@ class Client:
             raise errors.Closed("the client is closed")
         _options.check_process()
         if self._caller is None:
-            self._caller = Caller(Locator(self._options, self._tokens), self._tracer)
+            self._caller = Caller(Fleet(self._options, self._tokens), self._tracer)
         return self._caller
 
     def _producer(self) -> Producer:
