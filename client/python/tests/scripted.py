@@ -188,9 +188,16 @@ def answer(r: queue_pb2.PublishStreamRequest, *, duplicate: bool = False) -> que
 
 
 def refusal(
-    r: queue_pb2.PublishStreamRequest, code: grpc.StatusCode, reason: str, *, settled: bool = False
+    r: queue_pb2.PublishStreamRequest,
+    code: grpc.StatusCode,
+    reason: str,
+    *,
+    settled: bool = False,
+    owner: types_pb2.NotOwner | None = None,
 ) -> queue_pb2.PublishStreamResponse:
-    error = queue_pb2.RequestError(code=code.value[0], message=reason.lower(), reason=reason, settled=settled)
+    error = queue_pb2.RequestError(
+        code=code.value[0], message=reason.lower(), reason=reason, settled=settled, not_owner=owner
+    )
     return queue_pb2.PublishStreamResponse(correlation=r.correlation, error=error)
 
 

@@ -172,13 +172,16 @@ class Caller:
     ) -> errors.LockstepError:
         """Return the error of an operation that timed out without a response of a pair, by default the home pair."""
         locator = self.locator if pair is None else pair.locator
+        redirected = last is not None and last.not_owner is not None
         known = str(last) if last is not None else locator.explain()
+        if redirected and locator.target is None:
+            known += f"; {locator.explain()}"
         if unknown:
             return errors.OutcomeUnknown(
                 f"{op}: timed out after the request was sent; it may have been executed (last: {known})"
             )
         message = f"{op}: timed out before a node could execute the request (last: {known})"
-        if last is not None and last.not_owner is not None:
+        if redirected and locator.target is not None and last is not None:
             return errors.Unavailable(message, reason=last.reason, code=last.code.name, address=last.address)
         replica = locator.replica()
         if last is not None or replica is None:
@@ -229,16 +232,7 @@ class Caller:
         refusals = 0
         state = outcome if outcome is not None else Outcome()
         while True:
-            try:
-                target = await at.locator.wait(deadline)
-            except TimeoutError:
-                raise self.give_up(op, last, unknown=state.unknown, pair=at) from None
-            except Failure as refusal:
-                raise refusal.error(op, unknown=state.unknown) from None
-            except errors.Closed as closed:
-                if state.unknown:
-                    raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
-                raise errors.Closed(f"{op}: {closed}") from None
+            target = await self._target(op, at, last, state, deadline)
             state.allow(op, target)
             metadata: _rpc.Metadata = ()
             try:
@@ -260,8 +254,8 @@ class Caller:
             if deadline is not None and loop.time() >= deadline and not f.answered:
                 raise self.give_up(op, last, unknown=state.unknown, pair=at)
             if f.not_owner is not None:
-                if moved is not None:
-                    state.unknown = False
+                # NOT_OWNER also proves that no earlier attempt under the same identity was executed.
+                state.unknown = state.unknown and moved is None
                 at, wait = redirects.follow(op, at, f, unknown=state.unknown)
                 last = redirects.last
                 if moved is not None:
@@ -282,6 +276,18 @@ class Caller:
                 last = f
             at.locator.failed(f)
             await at.locator.pause(target, max(retry.next(), f.retry_after), deadline)
+
+    async def _target(self, op: str, at: Pair, last: Failure | None, state: Outcome, deadline: float | None) -> Target:
+        try:
+            return await at.locator.wait(deadline)
+        except TimeoutError:
+            raise self.give_up(op, last, unknown=state.unknown, pair=at) from None
+        except Failure as refusal:
+            raise refusal.error(op, unknown=state.unknown) from None
+        except errors.Closed as closed:
+            if state.unknown:
+                raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
+            raise errors.Closed(f"{op}: {closed}") from None
 
     async def read(self, op: str, fn: Attempt[T], timeout: float | None, queue: str = "") -> T:
         """Execute a read-only call for a queue, if any."""
