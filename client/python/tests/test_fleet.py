@@ -196,6 +196,22 @@ async def test_directory_unavailable() -> None:
         assert not any(r.producer.retry for r in a.purges)
 
 
+async def test_directory_unavailable_for_retry() -> None:
+    """A request with an unknown outcome is retried under the same identity."""
+    async with Node() as a, steady_client([a.address]) as client:
+
+        async def second(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+            async for r in requests:
+                yield refusal(r, grpc.StatusCode.UNAVAILABLE, "DIRECTORY_UNAVAILABLE")
+
+        a.streams = [takes(2), second, stores]
+        async with client.producer(batch_messages=1) as p:
+            futures = [await p.send("q", str(i)) for i in range(2)]
+            await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        sent = [(r.publish.producer.sequence, r.publish.producer.retry) for r in a.seen[2]]
+        assert sent == [(1, True), (2, True)]
+
+
 @pytest.fixture
 def no_second_retry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the first wait between two attempts longer than any timeout."""
@@ -329,7 +345,7 @@ async def test_fixed_addresses() -> None:
         async with steady_client([a.address], follow_hints=False) as client:
             for call in (client.admin.purge_queue, lambda q: client.publish(q, b"1"), client.consume):
                 with pytest.raises(errors.Unavailable) as caught:
-                    await call("q")  # type: ignore[operator]
+                    await call("q")
                 assert caught.value.reason == "NOT_OWNER"
 
 

@@ -82,7 +82,6 @@ class Identity:
 
     def move(self, to: Pair) -> None:
         """Replace the identity after NOT_OWNER, which proves that no attempt under it was executed."""
-        self.outcome.unknown = False
         if to is not self.pair:
             self.release()
             self.take(to, to.take())

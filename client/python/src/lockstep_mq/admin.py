@@ -269,6 +269,9 @@ class Admin(QueueCalls, ScheduleCalls):
     async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
         """Commit a prepared transaction, and return whether an operator or the timeout had already committed it.
 
+        In a fleet, the call is sent to the pair where this client has prepared the transaction, otherwise to the pair
+        of the client's addresses.
+
         The call is idempotent. With heuristic, the caller decides as an operator, in place of the coordinator: a later
         call of the coordinator returns True, or raises Heuristic if its decision is the opposite one.
 

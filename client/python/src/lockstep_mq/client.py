@@ -57,7 +57,8 @@ class Client:
 
     Args:
         addresses: host:port of both nodes, or of the nodes of two sites, in any order, as a sequence or
-            comma-separated; the limit is 16, including addresses that nodes report. Or a URL
+            comma-separated; in a fleet, the addresses of one pair. The limit is 16, including addresses that nodes
+            report. Or a URL
             "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the parameters tls, tls-ca, tls-cert,
             tls-key, token-file, allow-plaintext-token, fixed-addresses, probe-interval and max-message-bytes.
         ca: PEM file with the CA certificates of the nodes. With `ca`, `cert` or `tls`, connections are encrypted.
@@ -68,8 +69,8 @@ class Client:
         token_file: File with the token; it is reloaded when a node rejects the token.
         token_source: Coroutine function that returns the token; it is called again when a node rejects the token.
         allow_plaintext_token: Permit sending the token over unencrypted connections to other machines.
-        follow_hints: Follow addresses that nodes report for the active node and for the other site, in addition to
-            the given addresses.
+        follow_hints: Follow addresses that nodes report for the active node, for the other site, and for the other
+            pairs of a fleet, in addition to the given addresses.
         probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls.
         max_message_bytes: Maximum size of a body; larger bodies raise LimitExceeded without contacting a node.
         tracer: Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.

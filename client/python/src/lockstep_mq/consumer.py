@@ -78,7 +78,8 @@ class Delivery(StoredMessage):
             OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
             InvalidRequest: The message was already nacked or rejected.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
-            InvalidRequest: Another site was promoted without a planned switch since the delivery; see `outdated`.
+            InvalidRequest: Another site was promoted without a planned switch, or another pair became the owner of the
+                queue, since the delivery; see `outdated`.
             OutcomeLost: Another site was promoted after the message was acknowledged and before this was confirmed.
         """
         if self._answer not in {"", "ack"}:
