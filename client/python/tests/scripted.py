@@ -33,6 +33,7 @@ class Node:
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
         self.consumes: list[Consume] = []  # behaviors of successive consume streams
         self.commits: list[queue_pb2.CommitRequest] = []
+        self.decided: list[str] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
         self.replays = 0
@@ -61,6 +62,7 @@ class Node:
             ),
             "Commit": unary(self._commit, queue_pb2.CommitRequest),
             "Prepare": unary(self._prepare, queue_pb2.PrepareRequest),
+            "CommitPrepared": unary(self._commit_prepared, queue_pb2.CommitPreparedRequest),
             "PurgeQueue": unary(self._purge, queue_pb2.PurgeQueueRequest),
             "ReplayDeadLetters": unary(self._replay, queue_pb2.ReplayDeadLettersRequest),
         }
@@ -135,6 +137,12 @@ class Node:
 
     async def _prepare(self, _: queue_pb2.PrepareRequest, context: Context) -> queue_pb2.PrepareResponse:
         return queue_pb2.PrepareResponse(lsn=1)
+
+    async def _commit_prepared(
+        self, request: queue_pb2.CommitPreparedRequest, _: Context
+    ) -> queue_pb2.CommitPreparedResponse:
+        self.decided.append(request.xid)
+        return queue_pb2.CommitPreparedResponse()
 
     async def _commit(self, request: queue_pb2.CommitRequest, context: Context) -> queue_pb2.CommitResponse:
         self.commits.append(request)

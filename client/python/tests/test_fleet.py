@@ -170,8 +170,10 @@ async def test_directory_unavailable() -> None:
     async with Node() as a, steady_client([a.address]) as client:
 
         async def stream(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+            accepts = False  # an owner is found before the first of the pending requests, not between them
             async for r in requests:
-                if r.publish.queue == "q" and not available.is_set():
+                accepts = accepts or (available.is_set() and r.publish.messages[0].body == b"0")
+                if r.publish.queue == "q" and not accepts:
                     yield refusal(r, grpc.StatusCode.UNAVAILABLE, "DIRECTORY_UNAVAILABLE")
                 else:
                     yield answer(r)
@@ -476,6 +478,17 @@ async def test_transaction_of_consumer() -> None:
         assert [len(a.commits), len(b.commits)] == [0, 1]
         await client.transaction().publish("here", b"1").take(d).commit(timeout=BOUND)
         assert [len(a.commits), len(b.commits)] == [0, 2]
+
+
+async def test_two_phases() -> None:
+    """A prepared transaction is decided at the pair where it was prepared."""
+    async with Node() as a, Node() as b, steady_client([a.address]) as client:
+        a.on_purge, b.on_purge = refuses_purge(owned("q", "b", b)), purges
+        await client.admin.purge_queue("q", timeout=BOUND)
+        for queue in ("q", "other"):
+            await client.transaction().publish(queue, b"1").prepare(f"x-{queue}", timeout=BOUND)
+            await client.admin.commit_prepared(f"x-{queue}", timeout=BOUND)
+        assert (a.decided, b.decided) == (["x-other"], ["x-q"])
 
 
 async def test_cross_pair_is_raised() -> None:
