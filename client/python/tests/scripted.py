@@ -33,6 +33,7 @@ class Node:
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
         self.consumes: list[Consume] = []  # behaviors of successive consume streams
         self.commits: list[queue_pb2.CommitRequest] = []
+        self.decided: list[str] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
         self.replays = 0
@@ -61,6 +62,7 @@ class Node:
             ),
             "Commit": unary(self._commit, queue_pb2.CommitRequest),
             "Prepare": unary(self._prepare, queue_pb2.PrepareRequest),
+            "CommitPrepared": unary(self._commit_prepared, queue_pb2.CommitPreparedRequest),
             "PurgeQueue": unary(self._purge, queue_pb2.PurgeQueueRequest),
             "ReplayDeadLetters": unary(self._replay, queue_pb2.ReplayDeadLettersRequest),
         }
@@ -136,6 +138,12 @@ class Node:
     async def _prepare(self, _: queue_pb2.PrepareRequest, context: Context) -> queue_pb2.PrepareResponse:
         return queue_pb2.PrepareResponse(lsn=1)
 
+    async def _commit_prepared(
+        self, request: queue_pb2.CommitPreparedRequest, _: Context
+    ) -> queue_pb2.CommitPreparedResponse:
+        self.decided.append(request.xid)
+        return queue_pb2.CommitPreparedResponse()
+
     async def _commit(self, request: queue_pb2.CommitRequest, context: Context) -> queue_pb2.CommitResponse:
         self.commits.append(request)
         assert self.on_commit is not None
@@ -188,9 +196,16 @@ def answer(r: queue_pb2.PublishStreamRequest, *, duplicate: bool = False) -> que
 
 
 def refusal(
-    r: queue_pb2.PublishStreamRequest, code: grpc.StatusCode, reason: str, *, settled: bool = False
+    r: queue_pb2.PublishStreamRequest,
+    code: grpc.StatusCode,
+    reason: str,
+    *,
+    settled: bool = False,
+    owner: types_pb2.NotOwner | None = None,
 ) -> queue_pb2.PublishStreamResponse:
-    error = queue_pb2.RequestError(code=code.value[0], message=reason.lower(), reason=reason, settled=settled)
+    error = queue_pb2.RequestError(
+        code=code.value[0], message=reason.lower(), reason=reason, settled=settled, not_owner=owner
+    )
     return queue_pb2.PublishStreamResponse(correlation=r.correlation, error=error)
 
 

@@ -15,6 +15,7 @@ import grpc.aio
 
 from lockstep_mq import _options, _rpc, errors
 from lockstep_mq._failure import Failure
+from lockstep_mq._fleet import Fleet, Pair, Redirects, Sequencer, queue_of
 from lockstep_mq._locator import Locator, Target
 from lockstep_mq._proto import types_pb2
 
@@ -57,17 +58,10 @@ class Outcome:
 
 
 @dataclass
-class Sequencer:
-    """The identity of a producer with one outstanding request at a time."""
-
-    id: str
-    next: int = 1
-
-
-@dataclass
 class Identity:
     """Makes retries of one request idempotent while its outcome is unknown, over any number of calls."""
 
+    pair: Pair | None = None  # pair of the sequencer
     sequencer: Sequencer | None = None
     sequence: int = 0
     lost: errors.OutcomeLost | None = None  # if set, nothing is sent
@@ -75,10 +69,22 @@ class Identity:
     def __post_init__(self) -> None:
         self.outcome = Outcome()
 
-    def take(self, sequencer: Sequencer) -> None:
+    def take(self, pair: Pair, sequencer: Sequencer) -> None:
         """Assign the next sequence of a sequencer to the request."""
-        self.sequencer, self.sequence = sequencer, sequencer.next
+        self.pair, self.sequencer, self.sequence = pair, sequencer, sequencer.next
         sequencer.next += 1
+
+    def release(self) -> None:
+        """Return the sequencer to its pair. The outcome of the request is known."""
+        if self.pair is not None and self.sequencer is not None:
+            self.pair.release(self.sequencer)
+        self.sequencer = None
+
+    def move(self, to: Pair) -> None:
+        """Replace the identity after NOT_OWNER, which proves that no attempt under it was executed."""
+        if to is not self.pair:
+            self.release()
+            self.take(to, to.take())
 
 
 class Request:
@@ -148,23 +154,35 @@ async def _traced(
 class Caller:
     """Executes the calls of a client."""
 
-    def __init__(self, locator: Locator, tracer: Tracer | None = None) -> None:
-        self.locator, self.tracer = locator, tracer
-        self._sequencers: list[Sequencer] = []
+    def __init__(self, fleet: Fleet, tracer: Tracer | None = None) -> None:
+        self.fleet, self.tracer = fleet, tracer
+
+    @property
+    def locator(self) -> Locator:
+        """The nodes of the home pair."""
+        return self.fleet.home.locator
 
     def deadline(self, timeout: float | None) -> float | None:
         """Return the deadline of a call on the loop's clock."""
         return None if timeout is None else asyncio.get_running_loop().time() + timeout
 
-    def give_up(self, op: str, last: Failure | None, *, unknown: bool) -> errors.LockstepError:
-        """Return the error of an operation that timed out without a response."""
-        known = str(last) if last is not None else self.locator.explain()
+    def give_up(
+        self, op: str, last: Failure | None, *, unknown: bool, pair: Pair | None = None
+    ) -> errors.LockstepError:
+        """Return the error of an operation that timed out without a response of a pair, by default the home pair."""
+        locator = self.locator if pair is None else pair.locator
+        redirected = last is not None and last.not_owner is not None
+        known = str(last) if last is not None else locator.explain()
+        if redirected and locator.target is None:
+            known += f"; {locator.explain()}"
         if unknown:
             return errors.OutcomeUnknown(
                 f"{op}: timed out after the request was sent; it may have been executed (last: {known})"
             )
         message = f"{op}: timed out before a node could execute the request (last: {known})"
-        replica = self.locator.replica()
+        if redirected and locator.target is not None and last is not None:
+            return errors.Unavailable(message, reason=last.reason, code=last.code.name, address=last.address)
+        replica = locator.replica()
         if last is not None or replica is None:
             return errors.Unavailable(message)
         return errors.Unavailable(message, reason="REPLICA", code="FAILED_PRECONDITION", address=replica.address)
@@ -190,34 +208,36 @@ class Caller:
             target.node.users -= 1
 
     async def do(
-        self, op: str, fn: Attempt[T], *, deadline: float | None, outcome: Outcome | None = None, again: bool = True
+        self,
+        op: str,
+        fn: Attempt[T],
+        *,
+        deadline: float | None,
+        outcome: Outcome | None = None,
+        again: bool = True,
+        pair: Pair | None = None,
+        moved: Callable[[Pair], None] | None = None,
     ) -> T:
-        """Execute attempts on the active node until one receives a response.
+        """Execute attempts on the active node of a pair, by default the home pair, until one receives a response.
 
-        outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries.
+        outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries. After NOT_OWNER,
+        `moved` is called with the pair of the next attempt.
         """
+        at = pair or self.fleet.home
+        redirects = Redirects(self.fleet)
         loop = asyncio.get_running_loop()
         retry = _options.Backoff()
         last: Failure | None = None
         refusals = 0
         state = outcome if outcome is not None else Outcome()
         while True:
-            try:
-                target = await self.locator.wait(deadline)
-            except TimeoutError:
-                raise self.give_up(op, last, unknown=state.unknown) from None
-            except Failure as refusal:
-                raise refusal.error(op, unknown=state.unknown) from None
-            except errors.Closed as closed:
-                if state.unknown:
-                    raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
-                raise errors.Closed(f"{op}: {closed}") from None
+            target = await self._target(op, at, last, state, deadline)
             state.allow(op, target)
             metadata: _rpc.Metadata = ()
             try:
-                metadata = await self.locator.tokens.metadata()
+                metadata = await at.locator.tokens.metadata()
                 if deadline is not None and loop.time() >= deadline:
-                    raise self.give_up(op, last, unknown=state.unknown)  # this attempt was never sent
+                    raise self.give_up(op, last, unknown=state.unknown, pair=at)  # this attempt was never sent
                 answer = await self.attempt(target, fn, metadata, deadline)
             except asyncio.CancelledError:
                 if outcome is not None:
@@ -231,24 +251,46 @@ class Caller:
             if outcome is not None and not f.answered:
                 outcome.unknown = True
             if deadline is not None and loop.time() >= deadline and not f.answered:
-                raise self.give_up(op, last, unknown=state.unknown)
+                raise self.give_up(op, last, unknown=state.unknown, pair=at)
+            if f.not_owner is not None:
+                # NOT_OWNER also proves that no earlier attempt under the same identity was executed.
+                state.unknown = state.unknown and moved is None
+                at, wait = redirects.follow(op, at, f, unknown=state.unknown)
+                last = redirects.last
+                if moved is not None:
+                    moved(at)
+                if wait:
+                    await target.locator.pause(target, max(retry.next(), f.retry_after), deadline)
+                continue
             if state.unknown and not again:
                 raise f.error(op, unknown=True)
             refusals = refusals + 1 if f.unauthenticated else 0
             if not f.retry and not (
-                f.unauthenticated and refusals <= MAX_RENEWALS and await self.locator.tokens.renewed(metadata)
+                f.unauthenticated and refusals <= MAX_RENEWALS and await at.locator.tokens.renewed(metadata)
             ):
                 if f.settled:
                     state.unknown = False
                 raise f.error(op, unknown=state.unknown)
             if last is None or f.says:
                 last = f
-            self.locator.failed(f)
-            await self.locator.pause(target, max(retry.next(), f.retry_after), deadline)
+            at.locator.failed(f)
+            await at.locator.pause(target, max(retry.next(), f.retry_after), deadline)
 
-    async def read(self, op: str, fn: Attempt[T], timeout: float | None) -> T:
-        """Execute a read-only call."""
-        return await self.do(op, fn, deadline=self.deadline(timeout))
+    async def _target(self, op: str, at: Pair, last: Failure | None, state: Outcome, deadline: float | None) -> Target:
+        try:
+            return await at.locator.wait(deadline)
+        except TimeoutError:
+            raise self.give_up(op, last, unknown=state.unknown, pair=at) from None
+        except Failure as refusal:
+            raise refusal.error(op, unknown=state.unknown) from None
+        except errors.Closed as closed:
+            if state.unknown:
+                raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
+            raise errors.Closed(f"{op}: {closed}") from None
+
+    async def read(self, op: str, fn: Attempt[T], timeout: float | None, queue: str = "") -> T:
+        """Execute a read-only call for a queue, if any."""
+        return await self.do(op, fn, deadline=self.deadline(timeout), pair=self.fleet.route(queue))
 
     async def ask(self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None) -> Resp:
         """Execute a read-only unary call."""
@@ -256,7 +298,7 @@ class Caller:
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.read(op, send, timeout)
+        return await self.read(op, send, timeout, queue_of(request))
 
     async def decide(
         self,
@@ -267,8 +309,9 @@ class Caller:
         timeout: float | None,
         *,
         again: bool = True,
+        pair: Pair | None = None,
     ) -> Resp:
-        """Execute a call that changes state and needs no identity.
+        """Execute a call that changes state and needs no identity, by default at the owner of its queue.
 
         With `again`, the call is idempotent and is retried until a node responds. Without it, the call raises
         OutcomeUnknown after an attempt without a response.
@@ -277,7 +320,8 @@ class Caller:
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.do(op, send, deadline=self.deadline(timeout), outcome=Outcome(), again=again)
+        at = pair or self.fleet.route(queue_of(request))
+        return await self.do(op, send, deadline=self.deadline(timeout), outcome=Outcome(), again=again, pair=at)
 
     async def change(
         self,
@@ -289,22 +333,36 @@ class Caller:
         timeout: float | None,
         identity: Identity | None = None,
         under: Request | None = None,
+        pair: Pair | None = None,
     ) -> Resp:
         """Execute a call that changes state, under a new identity or the given one.
+
+        The first attempt is sent to `pair`, by default the owner of the queue, or to the pair of an earlier attempt
+        with an unknown outcome.
 
         The request must have a field `producer`, which is set here.
         """
         if under is None:
-            return await self._change(op, method, request, response, timeout, identity or Identity())
+            return await self._change(op, method, request, response, timeout, identity or Identity(), pair)
         raw = request.SerializeToString(deterministic=True)
         with under._made(self, op, method, raw):
-            return await self._change(op, method, request, response, timeout, under._identity)
+            return await self._change(op, method, request, response, timeout, under._identity, pair)
 
     async def _change(
-        self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None, who: Identity
+        self,
+        op: str,
+        method: str,
+        request: Message,
+        response: type[Resp],
+        timeout: float | None,
+        who: Identity,
+        pair: Pair | None,
     ) -> Resp:
         if who.lost is not None:
             raise who.lost
+        if who.sequencer is None or who.pair is None:
+            at = pair or self.fleet.route(queue_of(request))
+            who.take(at, at.take())
         deadline = self.deadline(timeout)
         try:
             try:
@@ -314,29 +372,24 @@ class Caller:
                     raise
                 # The node has evicted the idle sequencer. Nothing was committed, so the request may use another
                 # identity.
-                who.sequencer = None
-                who.take(Sequencer(str(uuid.uuid4())))
+                who.take(who.pair or self.fleet.home, Sequencer(str(uuid.uuid4())))
                 return await self._attempts_as(op, method, request, response, who, deadline)
         except errors.OutcomeLost as err:
             who.lost = err
             raise
         finally:
-            if not who.outcome.unknown and who.sequencer is not None:
-                self._sequencers.append(who.sequencer)
-                who.sequencer = None
+            if not who.outcome.unknown:
+                who.release()
 
     async def _attempts_as(
         self, op: str, method: str, request: Message, response: type[Resp], who: Identity, deadline: float | None
     ) -> Resp:
-        if who.sequencer is None:
-            who.take(self._sequencers.pop() if self._sequencers else Sequencer(str(uuid.uuid4())))
-        sequencer = who.sequencer
-        assert sequencer is not None  # noqa: S101 # taken above
         producer: types_pb2.Producer = cast("Any", request).producer
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
-            producer.id, producer.epoch, producer.sequence = sequencer.id, 1, who.sequence
+            assert who.sequencer is not None  # noqa: S101 # the caller has taken one
+            producer.id, producer.epoch, producer.sequence = who.sequencer.id, 1, who.sequence
             producer.retry = who.outcome.unknown
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.do(op, send, deadline=deadline, outcome=who.outcome)
+        return await self.do(op, send, deadline=deadline, outcome=who.outcome, pair=who.pair, moved=who.move)

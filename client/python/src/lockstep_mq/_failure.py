@@ -29,6 +29,7 @@ class Failure(Exception):
     settled: bool = False
     hints: tuple[str, ...] = ()  # addresses of the active node and of the primary site, as reported by another node
     not_active: bool = False
+    not_owner: types_pb2.NotOwner | None = None  # the owner of the queue, as reported by another pair
     submitted: int | None = None  # progress of a publish stream; None: not reported
     retry_after: float = 0.0  # seconds
     mistake: int = _reach.NONE  # whether the connection failed because the two ends disagree about TLS
@@ -133,6 +134,8 @@ def _read_details(f: Failure, raw: bytes) -> None:
         elif detail.Is(types_pb2.NotActive.DESCRIPTOR):
             hint = types_pb2.NotActive.FromString(detail.value)
             f.not_active, f.hints = True, (hint.active_address, *hint.primary_addresses)
+        elif detail.Is(types_pb2.NotOwner.DESCRIPTOR):
+            f.not_owner = types_pb2.NotOwner.FromString(detail.value)
         elif detail.Is(queue_pb2.Submitted.DESCRIPTOR):
             f.submitted = queue_pb2.Submitted.FromString(detail.value).through
 
@@ -140,4 +143,5 @@ def _read_details(f: Failure, raw: bytes) -> None:
 def of_request_error(address: str, err: queue_pb2.RequestError) -> Failure:
     """Convert the error of one request in a stream."""
     code = _CODES.get(err.code, grpc.StatusCode.UNKNOWN)
-    return Failure(address, code, err.message, reason=err.reason, settled=err.settled)
+    owner = err.not_owner if err.HasField("not_owner") else None
+    return Failure(address, code, err.message, reason=err.reason, settled=err.settled, not_owner=owner)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Iterable
 
 import grpc
 import grpc.aio
@@ -30,6 +31,7 @@ class Node:
         self.address = address
         self.channel = channel
         self.report = Report()
+        self.pair_addresses: frozenset[str] = frozenset()  # of the nodes of its pair, as reported by this node
         self.names = ""  # address of the active node, as reported by this node
         self.why = ""
         self.observed = 0  # number of observations; a poll discards its response if the number has changed
@@ -45,8 +47,9 @@ class Node:
 class Target:
     """A node that is active in one term and epoch. `gone` is done when the locator replaces the target."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, locator: Locator) -> None:
         self.node = node
+        self.locator = locator
         self.term = node.report.term
         self.epoch = node.report.site.epoch
         self.lineage = node.report.site.lineage  # empty without sites
@@ -134,6 +137,16 @@ class Locator:
         """Trigger a poll of all nodes."""
         for node in self.nodes:
             node.trigger.set()
+
+    def addresses(self) -> set[str]:
+        """Return the addresses of the nodes, including those that they report for their pair."""
+        return {a for n in self.nodes for a in (n.address, *n.pair_addresses)}
+
+    def learn(self, addresses: Iterable[str]) -> None:
+        """Add addresses of the nodes, up to the limit."""
+        if not self.closed:
+            for address in addresses:
+                self._learn_address(address)
 
     def explain(self) -> str:
         """Describe the last status of each node."""
@@ -286,6 +299,7 @@ class Locator:
         node.report = Report(status.role, status.pair.term, status.pair.pair_id, status.site)
         node.why, node.failure, node.refused, node.asking = status.reason, None, None, False
         node.names = ""
+        node.pair_addresses = frozenset(n.address for n in status.pair.nodes)
         for other in status.pair.nodes:
             if other.active and other.node_id != status.node.node_id:
                 node.names = other.address
@@ -338,7 +352,7 @@ class Locator:
         best = next(n for n in self.nodes if n.report is report)
         t = self.target
         if t is None or t.node is not best or (t.term, t.epoch) != (report.term, report.site.epoch):
-            self._set_target(Target(best))
+            self._set_target(Target(best, self))
 
     def _set_target(self, target: Target | None) -> None:
         if self.target is target:

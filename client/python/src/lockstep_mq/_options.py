@@ -260,13 +260,18 @@ def check_process() -> None:
         )
 
 
-def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
-    """Create a channel, which connects on first use. The files are read again for each channel."""
+def check_token(o: Options, address: str, tokens: Tokens) -> None:
+    """Reject an address to which the token would be sent unencrypted, unless this is allowed."""
     if tokens.any and not o.tls and not o.allow_plaintext_token and not is_local(address):
         raise errors.InvalidRequest(
             f"the token would be sent to {address} unencrypted: set ca, or allow_plaintext_token if the network is "
             "trusted"
         )
+
+
+def dial(o: Options, address: str, tokens: Tokens) -> grpc.aio.Channel:
+    """Create a channel, which connects on first use. The files are read again for each channel."""
+    check_token(o, address, tokens)
     global _dialled_by  # noqa: PLW0603 # a fact about the process
     if _dialled_by is None:
         _dialled_by = os.getpid()

@@ -1,23 +1,133 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The entries and requests of a producer."""
+"""The pipeline of a producer at one pair: its identity, its requests and its stream."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import uuid
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import asyncio
+from lockstep_mq import _failure, _options, _rpc, _wire, errors
+from lockstep_mq._failure import Failure
+from lockstep_mq._fleet import Fleet, Pair, Redirects
+from lockstep_mq._locator import Target
+from lockstep_mq._proto import queue_pb2
+from lockstep_mq._stream import Streams
+from lockstep_mq.message import Receipt
 
-    from lockstep_mq.message import Receipt
+if TYPE_CHECKING:
+    from lockstep_mq.producer import Producer
 
     Future = asyncio.Future[Receipt]
+
+MakeError = Callable[[bool], errors.LockstepError]
+"""Creates the error of a request; the argument states whether the outcome is unknown."""
+
+# The nodes retain this number of duplicates in the results of a producer. With more messages in flight, results of a
+# queue with a deduplication window could be lost in a failover.
+_MAX_UNANSWERED = 1 << 16
+_EAGER = 4
+"""Frames in flight up to which publishes are sent immediately, for latency; above this number they are batched."""
+_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested this
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of a producer that apply to each of its pipelines."""
+
+    id: str  # empty: random
+    epoch: int
+    window: int
+    batch_messages: int
+    batch_bytes: int
+
+
+class Lane:
+    """The pending publishes to one queue. They are at one pair, or held until their order allows sending them."""
+
+    __slots__ = (
+        "asked",
+        "at",
+        "backoff",
+        "error",
+        "held",
+        "later",
+        "open",
+        "queue",
+        "redirects",
+        "refused",
+        "timer",
+        "to",
+        "wait",
+    )
+
+    def __init__(self, queue: str, at: Pipeline) -> None:
+        self.queue = queue
+        self.at = at
+        self.open = 0  # pending publishes
+        self.redirects: Redirects | None = None
+        self.backoff: _options.Backoff | None = None
+        # State after a refusal that proves that the publishes were not applied.
+        self.held = False
+        self.asked = 0  # requests without a response; the others wait for them
+        self.refused: deque[Entry] = deque()
+        self.later: deque[Entry] = deque()  # not yet in a request
+        self.to = at.pair
+        self.wait = False  # wait before the next attempt
+        self.error: errors.LockstepError | None = None  # the publishes must fail
+        self.timer: asyncio.TimerHandle | None = None
+
+    def hold(self, asked: int, pending: deque[Entry]) -> None:
+        """Hold the publishes."""
+        self.held, self.asked, self.later, self.wait, self.error = True, asked, pending, False, None
+
+    def refuse(self, fleet: Fleet, r: Request, f: Failure) -> None:
+        """Add the publishes of a refused request, and determine the pair for the next attempt."""
+        if self.redirects is None:
+            self.redirects, self.backoff = Redirects(fleet), _options.Backoff()
+        for e in r.entries:
+            e.taken = False
+        self.refused.extend(r.entries)
+        if f.not_owner is None:
+            self.redirects.last, self.to, self.wait = f, self.at.pair, True
+            return
+        try:
+            self.to, self.wait = self.redirects.follow(f"publish to {self.queue}", self.at.pair, f)
+        except errors.LockstepError as err:
+            self.error = err
+
+    def release(self) -> list[Entry]:
+        """Return the held publishes, in order."""
+        entries = [*self.refused, *self.later]
+        self.refused.clear()
+        self.later.clear()
+        self.held = False
+        return entries
+
+    def withdraw(self, entry: Entry) -> None:
+        """Remove a publish that is not in a request."""
+        if not self.held:
+            self.at.withdraw(entry)
+        elif entry in self.refused:
+            self.refused.remove(entry)
+        else:
+            self.later.remove(entry)
+
+    @property
+    def last(self) -> Failure | None:
+        """The last refusal, if no request was accepted since."""
+        return None if self.redirects is None else self.redirects.last
 
 
 class Entry:
     """One publish call."""
 
-    __slots__ = ("bytes", "count", "future", "pieces", "queue", "taken")
+    __slots__ = ("bytes", "count", "future", "lane", "pieces", "queue", "taken")
+
+    lane: Lane  # set when the entry is pending
 
     def __init__(self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: Future) -> None:
         self.queue = queue
@@ -31,13 +141,342 @@ class Entry:
 class Request:
     """The unit of sending and retrying."""
 
-    __slots__ = ("bytes", "count", "entries", "last", "queue", "repeated", "sent", "sequence")
+    __slots__ = ("bytes", "count", "entries", "lane", "last", "queue", "repeated", "sent", "sequence")
 
-    def __init__(self, sequence: int, queue: str) -> None:
+    def __init__(self, sequence: int, lane: Lane) -> None:
         self.sequence = sequence  # producer sequence, also the correlation ID
-        self.queue = queue
+        self.lane = lane
+        self.queue = lane.queue
         self.entries: list[Entry] = []
         self.count = self.bytes = 0  # number and size of the messages
         self.sent = False  # under its current identity
         self.repeated = False  # sent more than once
         self.last = False  # last request of its frame
+
+
+class Pipeline:
+    """Sends the publishes of a producer to one pair, in order, and retries them in that order after a failover."""
+
+    def __init__(self, producer: Producer, pair: Pair, settings: Settings) -> None:
+        self.pair = pair
+        self._producer = producer
+        self._own_id = bool(settings.id)
+        self._id, self._epoch = settings.id or str(uuid.uuid4()), settings.epoch or 1
+        self._window = settings.window
+        self._batch_messages, self._batch_bytes = settings.batch_messages, settings.batch_bytes
+        self._next = 1
+        self._pending: deque[Entry] = deque()  # not yet in a request
+        self._pending_messages = self._pending_bytes = 0
+        self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
+        self._unanswered = 0  # messages in flight
+        self._on_stream = 0  # number of requests sent on this stream
+        self._frames = 0  # frames of the stream with outstanding requests
+        self._greeted = False  # the current stream delivered a response
+        self._bundles = False  # the node accepts several requests per frame
+        self._single: dict[str, int] = {}  # publishes to be sent one by one, by queue
+        self._wake = asyncio.Event()
+        self._streams = Streams(pair.locator)
+        self._task = asyncio.create_task(self._run())
+
+    def push(self, entry: Entry) -> None:
+        """Append a publish."""
+        self._pending.append(entry)
+        self._pending_messages += entry.count
+        self._pending_bytes += entry.bytes
+        self._wake.set()
+
+    def withdraw(self, entry: Entry) -> None:
+        """Remove a publish that is not yet in a request."""
+        self._pending.remove(entry)
+        self._pending_messages -= entry.count
+        self._pending_bytes -= entry.bytes
+
+    def hold(self, lane: Lane) -> None:
+        """Send no further requests of a lane."""
+        held = deque(e for e in self._pending if e.lane is lane)
+        if held:
+            self._pending = deque(e for e in self._pending if e.lane is not lane)
+            self._pending_messages -= sum(e.count for e in held)
+            self._pending_bytes -= sum(e.bytes for e in held)
+        lane.hold(sum(r.lane is lane for r in self._in_flight), held)
+
+    async def close(self) -> None:
+        """End the stream."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            while not self._pending and not self._in_flight:
+                self._wake.clear()
+                await self._wake.wait()
+            try:
+                ended = await self._streams.run(self._open_stream, self._send, self._receive)
+            except Failure as refusal:
+                self.fail_in_flight(_refused(refusal), None)
+                self.fail_pending(_refused(refusal))
+                continue
+            except errors.Closed:
+                return
+            if ended.failure.reason == "SPLIT" and self._split(ended.failure.submitted):
+                continue  # the same node accepts them one by one
+            if ended.again:
+                self._take_back(ended.failure.submitted)
+            else:
+                # The node rejects the stream as a whole. It is unknown which request caused it.
+                self.fail_in_flight(_refused(ended.failure), ended.failure.submitted)
+            await self._streams.pause(ended)
+
+    def _open_stream(self, target: Target, metadata: _rpc.Metadata) -> _rpc.PublishCall:
+        self._on_stream = self._frames = 0  # all requests in flight must be sent again
+        self._greeted = self._bundles = False
+        return _rpc.publish_stream(target.channel, metadata)
+
+    async def _send(self, call: _rpc.PublishCall) -> None:
+        """Send while the stream is open; the receiver returns the cause of its end."""
+        while True:
+            frame = self._next_frame()
+            if frame is not None:
+                await call.write(frame)
+            else:
+                self._wake.clear()
+                await self._wake.wait()
+
+    def _next_frame(self) -> bytes | None:
+        """Return the next encoded publish frame, with one or more requests; None if no request is ready."""
+        last = self._next_request(0, 0)
+        if last is None:
+            return None
+        self._frames += 1
+        parts, count, size = [self._encode(last)], last.count, last.bytes
+        # A fraction of the window, so that another frame is always in flight.
+        most = max(self._window // _EAGER, 1)
+        while self._bundles and len(parts) < most:
+            r = self._next_request(count, size)
+            if r is None:
+                break
+            parts.append(self._encode(r))
+            count, size, last = count + r.count, size + r.bytes, r
+        last.last = True
+        return _wire.bundle(parts)
+
+    def _encode(self, r: Request) -> _wire.Request:
+        pieces = [piece for e in r.entries for piece in e.pieces]
+        return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1)
+
+    def _next_request(self, count: int, size: int) -> Request | None:
+        """Return the next request for a frame that already contains the given number of messages and bytes, or None."""
+        if self._on_stream < len(self._in_flight):
+            if not self._greeted and self._frames >= _EAGER:
+                return None  # wait: the first response reports whether the node accepts several requests per frame
+            r = self._in_flight[self._on_stream]
+            if count and not self._fits(count + r.count, size + r.bytes):
+                return None
+            r.repeated, r.sent, r.last = r.sent, True, False
+            self._on_stream += 1
+            return r
+        if not self._pending or len(self._in_flight) >= self._window:
+            return None
+        first = self._pending[0]
+        if self._in_flight and self._unanswered + max(first.count, self._batch_messages) > _MAX_UNANSWERED:
+            return None
+        if count:
+            if not self._fits(count + first.count, size + first.bytes):
+                return None
+        elif self._frames >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
+            return None  # more publishes will join before the next response
+        return self._form(count, size)
+
+    def _fits(self, count: int, size: int) -> bool:
+        return count <= self._batch_messages and size <= self._batch_bytes
+
+    def _form(self, count: int, size: int) -> Request:
+        """Create a request from publishes to one queue, for a frame that already contains other messages."""
+        pending = self._pending
+        entries: list[Entry] = []
+        queue, most, most_bytes = pending[0].queue, self._batch_messages - count, self._batch_bytes - size
+        r = Request(self._next, pending[0].lane)
+        self._next += 1
+        count = size = 0
+        alone = self._is_single(queue)
+        while pending:
+            e = pending[0]
+            if entries and (alone or e.queue != queue or count + e.count > most or size + e.bytes > most_bytes):
+                break
+            pending.popleft()
+            e.taken = True
+            entries.append(e)
+            count, size = count + e.count, size + e.bytes
+        r.entries, r.count, r.bytes = entries, count, size
+        r.sent = True
+        self._pending_messages -= count
+        self._pending_bytes -= size
+        self._in_flight.append(r)
+        self._unanswered += r.count
+        self._on_stream += 1
+        return r
+
+    async def _receive(self, call: _rpc.PublishCall, address: str) -> None:
+        async for response in call:
+            self._greeted = True
+            self._bundles = self._bundles or response.accepts_more
+            self._handle(response, address)
+            for one in response.more:
+                self._handle(one, address)
+            self._streams.progress()
+            self._wake.set()
+
+    def _handle(self, response: queue_pb2.PublishStreamResponse, address: str) -> None:
+        """Complete the oldest request. A retryable error ends the stream: all requests are sent again, in order."""
+        refused: Failure | None = None
+        if response.HasField("error"):
+            refused = _failure.of_request_error(address, response.error)
+            if refused.retry and not self._is_for_queue(refused):
+                raise refused
+        if self._on_stream == 0 or self._in_flight[0].sequence != response.correlation:
+            raise _failure.lost(address, "response out of order")
+        if refused is not None and refused.forgotten and self._renew():
+            raise _failure.lost(address, refused.message)
+        r = self._in_flight.popleft()
+        self._unanswered -= r.count
+        self._on_stream -= 1
+        if r.last:
+            self._frames -= 1
+        lane = r.lane
+        if refused is not None and refused.retry:
+            self._producer._defer(self, r, refused)
+            return
+        if refused is not None:
+            self._fail(r.entries, refused.error(f"publish to {r.queue}", unknown=r.repeated))
+        elif response.published.duplicate and not r.repeated:
+            self._fail(r.entries, self._reused(r, address))
+        else:
+            self._complete(r, response.published, address)
+        if lane.held:
+            self._producer._left(lane)
+        elif lane.redirects is not None:
+            lane.redirects = lane.backoff = None
+
+    def _is_for_queue(self, f: Failure) -> bool:
+        """Return whether a retryable error concerns only the queue of the oldest request, which was not applied.
+
+        NOT_OWNER also proves that no earlier attempt was applied.
+        """
+        if f.not_owner is not None:
+            return True
+        return f.reason == "DIRECTORY_UNAVAILABLE" and bool(self._in_flight) and not self._in_flight[0].repeated
+
+    def _complete(self, r: Request, done: queue_pb2.PublishResponse, address: str) -> None:
+        sequence, lsn, end = done.first_sequence, done.lsn, 0
+        duplicates = deque(done.duplicates)
+        for e in r.entries:
+            end += e.count
+            discarded, first = 0, sequence
+            while duplicates and duplicates[0].index < end:
+                one = duplicates.popleft()
+                if not discarded:
+                    first = one.sequence
+                discarded += 1
+            if discarded < e.count:
+                first = sequence
+            sequence += e.count - discarded
+            if not e.future.done():
+                e.future.set_result(Receipt(first, lsn, done.duplicate or discarded == e.count, address, discarded))
+        self._producer._settle(r.lane, len(r.entries), r.bytes)
+
+    def _reused(self, r: Request, address: str) -> errors.SequenceReused:
+        return errors.SequenceReused(
+            f"publish to {r.queue}: another producer with id {self._id!r} and epoch {self._epoch} has used "
+            f"sequence {r.sequence}; the message was not stored",
+            reason="SEQUENCE_REUSED",
+            address=address,
+        )
+
+    def _renew(self) -> bool:
+        """Assign a new identity after a node evicted this one, unless the outcome of a request is unknown."""
+        if self._own_id or self._in_flight[0].repeated:
+            return False
+        self._id, self._next = str(uuid.uuid4()), 1
+        for r in self._in_flight:
+            r.sent = r.repeated = False
+            r.sequence = self._next
+            self._next += 1
+        return True
+
+    def _unsubmitted(self, through: int | None) -> int:
+        """Return how many of the newest requests, which only this stream carried, the node has not executed."""
+        if through is None or self._on_stream < len(self._in_flight):
+            return 0
+        n = 0
+        for r in reversed(self._in_flight):
+            if n == self._on_stream or r.sequence <= through or r.repeated:
+                break
+            n += 1
+        return n
+
+    def _take_back(self, through: int | None) -> str:
+        """Move unsubmitted requests back to pending, where their publishes can be canceled.
+
+        Returns the queue of the first of these requests, or an empty string.
+        """
+        queue = ""
+        for _ in range(self._unsubmitted(through)):
+            r = self._in_flight.pop()
+            self._unanswered -= r.count
+            self._next = r.sequence
+            queue = r.queue
+            for e in r.entries:
+                e.taken = False
+            if r.lane.held:
+                r.lane.later.extendleft(reversed(r.entries))
+                self._producer._left(r.lane)
+                continue
+            self._pending.extendleft(reversed(r.entries))
+            self._pending_messages += r.count
+            self._pending_bytes += r.bytes
+        return queue
+
+    def _split(self, through: int | None) -> bool:
+        """Take back unsubmitted requests; the next publishes to the queue of the first one are sent one by one."""
+        queue = self._take_back(through)
+        if self._in_flight:
+            return False  # a request was sent on an earlier stream and has one outcome
+        if queue:
+            self._single[queue] = _SINGLY
+        return True
+
+    def _is_single(self, queue: str) -> bool:
+        """Return whether a publish to a queue must be sent alone; if so, count the publish."""
+        left = self._single.get(queue, 0)
+        if left > 1:
+            self._single[queue] = left - 1
+        elif left:
+            del self._single[queue]
+        return left > 0
+
+    def fail_in_flight(self, error: MakeError, through: int | None) -> None:
+        """Fail all requests; those after `through` were not executed."""
+        certain = self._unsubmitted(through)
+        requests, self._on_stream = list(self._in_flight), 0
+        self._in_flight.clear()
+        self._unanswered = 0
+        for i, r in enumerate(requests):
+            unknown = r.sent and i < len(requests) - certain
+            self._fail(r.entries, error(unknown))
+            if r.lane.held:
+                self._producer._left(r.lane)
+
+    def fail_pending(self, error: MakeError) -> None:
+        """Fail all publishes that are not yet in a request."""
+        entries = list(self._pending)
+        self._pending.clear()
+        self._pending_messages = self._pending_bytes = 0
+        if entries:
+            self._fail(entries, error(False))
+
+    def _fail(self, entries: list[Entry], err: errors.LockstepError) -> None:
+        self._producer._fail(entries, err)
+
+
+def _refused(f: Failure) -> MakeError:
+    return lambda unknown: f.error("publish", unknown=unknown)

@@ -82,5 +82,7 @@ PROVES_NOTHING_WITHOUT_REASON: Final = frozenset(
 )
 """gRPC may return these codes for a request that a node has executed."""
 
-ANSWERS: Final = frozenset({"NOT_ACTIVE", "REPLICA", "BLOCKED", "SITE_LAG", "AUTH_UNAVAILABLE"})
+ANSWERS: Final = frozenset(
+    {"NOT_ACTIVE", "REPLICA", "BLOCKED", "SITE_LAG", "AUTH_UNAVAILABLE", "NOT_OWNER", "DIRECTORY_UNAVAILABLE"}
+)
 """Retryable reasons that prove that this attempt was not executed."""

@@ -35,6 +35,10 @@ class Streams:
         self._retry = _options.Backoff()
         self._refusals = 0  # consecutive rejected tokens
 
+    def move(self, locator: Locator) -> None:
+        """Run the following streams on another pair."""
+        self._locator = locator
+
     def progress(self) -> None:
         """Record that the node has responded on the current stream, which resets the backoff."""
         self._retry.reset()

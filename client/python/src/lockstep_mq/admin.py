@@ -269,6 +269,9 @@ class Admin(QueueCalls, ScheduleCalls):
     async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
         """Commit a prepared transaction, and return whether an operator or the timeout had already committed it.
 
+        In a fleet, the call is sent to the pair where this client has prepared the transaction, otherwise to the pair
+        of the client's addresses.
+
         The call is idempotent. With heuristic, the caller decides as an operator, in place of the coordinator: a later
         call of the coordinator returns True, or raises Heuristic if its decision is the opposite one.
 
@@ -279,6 +282,7 @@ class Admin(QueueCalls, ScheduleCalls):
             OutcomeUnknown: The call must be retried.
         """
         response = await self._decide(
+            xid,
             f"commit {xid}",
             "CommitPrepared",
             queue_pb2.CommitPreparedRequest(xid=xid, heuristic=heuristic),
@@ -290,6 +294,7 @@ class Admin(QueueCalls, ScheduleCalls):
     async def rollback_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
         """Roll back a prepared transaction. See commit_prepared()."""
         response = await self._decide(
+            xid,
             f"roll back {xid}",
             "RollbackPrepared",
             queue_pb2.RollbackPreparedRequest(xid=xid, heuristic=heuristic),
@@ -299,10 +304,11 @@ class Admin(QueueCalls, ScheduleCalls):
         return response.heuristic
 
     async def _decide(
-        self, op: str, method: str, request: Message, response: type[_Decided], timeout: float | None
+        self, xid: str, op: str, method: str, request: Message, response: type[_Decided], timeout: float | None
     ) -> _Decided:
         try:
-            return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout)
+            pair = self._caller.fleet.prepared(xid)
+            return await self._caller.decide(op, _rpc.QUEUE + method, request, response, timeout, pair=pair)
         except errors.OutcomeUnknown as err:
             if isinstance(err.refusal, errors.Decided | errors.Heuristic):
                 raise err.refusal from None  # after an opposite decision, no attempt took effect

@@ -21,7 +21,7 @@ import grpc.aio
 from lockstep_mq import _options, _rpc, errors
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
-from lockstep_mq._locator import Locator
+from lockstep_mq._fleet import Fleet
 from lockstep_mq._options import Options, Tokens, TokenSource
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.admin import Admin, QueueConfig
@@ -57,7 +57,8 @@ class Client:
 
     Args:
         addresses: host:port of both nodes, or of the nodes of two sites, in any order, as a sequence or
-            comma-separated; the limit is 16, including addresses that nodes report. Or a URL
+            comma-separated; in a fleet, the addresses of one pair. The limit is 16, including addresses that nodes
+            report. Or a URL
             "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the parameters tls, tls-ca, tls-cert,
             tls-key, token-file, allow-plaintext-token, fixed-addresses, probe-interval and max-message-bytes.
         ca: PEM file with the CA certificates of the nodes. With `ca`, `cert` or `tls`, connections are encrypted.
@@ -68,8 +69,8 @@ class Client:
         token_file: File with the token; it is reloaded when a node rejects the token.
         token_source: Coroutine function that returns the token; it is called again when a node rejects the token.
         allow_plaintext_token: Permit sending the token over unencrypted connections to other machines.
-        follow_hints: Follow addresses that nodes report for the active node and for the other site, in addition to
-            the given addresses.
+        follow_hints: Follow addresses that nodes report for the active node, for the other site, and for the other
+            pairs of a fleet, in addition to the given addresses.
         probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls.
         max_message_bytes: Maximum size of a body; larger bodies raise LimitExceeded without contacting a node.
         tracer: Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
@@ -150,7 +151,7 @@ class Client:
         opened, self._open = self._open, set()
         await asyncio.gather(*(o.close() for o in opened))
         if self._caller is not None:
-            await self._caller.locator.close()
+            await self._caller.fleet.close()
 
     async def wait_active(self, *, timeout: float | None = None) -> str:
         """Wait until a node is active (with two sites, a node of the primary site), and return its address.
@@ -336,7 +337,7 @@ class Client:
         pages = _Pages(request, progress)
         try:
             while True:
-                page = await caller.read(op, pages.next, timeout)
+                page = await caller.read(op, pages.next, timeout, queue)
                 if page is None:
                     return
                 if page.damaged:
@@ -353,7 +354,7 @@ class Client:
             raise errors.Closed("the client is closed")
         _options.check_process()
         if self._caller is None:
-            self._caller = Caller(Locator(self._options, self._tokens), self._tracer)
+            self._caller = Caller(Fleet(self._options, self._tokens), self._tracer)
         return self._caller
 
     def _producer(self) -> Producer:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from lockstep_mq import _options, _rpc, errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
+from lockstep_mq._fleet import Pair, Redirects
 from lockstep_mq._locator import Target
 from lockstep_mq._proto import queue_pb2, types_pb2
 from lockstep_mq._stream import Streams
@@ -77,7 +78,8 @@ class Delivery(StoredMessage):
             OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
             InvalidRequest: The message was already nacked or rejected.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
-            InvalidRequest: Another site was promoted without a planned switch since the delivery; see `outdated`.
+            InvalidRequest: Another site was promoted without a planned switch, or another pair became the owner of the
+                queue, since the delivery; see `outdated`.
             OutcomeLost: Another site was promoted after the message was acknowledged and before this was confirmed.
         """
         if self._answer not in {"", "ack"}:
@@ -95,7 +97,7 @@ class Delivery(StoredMessage):
 
     @property
     def outdated(self) -> bool:
-        """Whether another site was promoted without a planned switch since the delivery.
+        """Whether another site was promoted without a planned switch since the delivery, or the queue has a new owner.
 
         The message may be lost, and its sequence assigned to another message: an answer has no effect, and flush()
         raises OutcomeLost for an unconfirmed acknowledgement. A message that was not lost is redelivered.
@@ -225,7 +227,9 @@ class Consumer:
         self._progress: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._wake = asyncio.Event()
         self._first = queue_pb2.ConsumeRequest()  # of the current stream
-        self._streams = Streams(caller.locator)
+        self._pair = caller.fleet.route(queue)  # the owner of the queue, as far as known
+        self._redirects = Redirects(caller.fleet)
+        self._streams = Streams(self._pair.locator)
         self._task = asyncio.create_task(self._run())
 
     async def __aenter__(self) -> Self:
@@ -356,16 +360,23 @@ class Consumer:
 
     def _check_era(self, d: Delivery, target: Target | None) -> None:
         """Raise an error if the delivery is outdated, for an answer at the target."""
-        if d._era != self._era or (target is not None and self._ends_era(target)):
+        current = d._era == self._era
+        if current and target is not None and target.locator is not self._pair.locator:
+            raise errors.WrongState(
+                f"the delivery of sequence {d.sequence} of {self.queue} belongs to another pair than a queue of the "
+                "transaction",
+                reason="CROSS_PAIR",
+            )
+        if not current or (target is not None and self._ends_era(target)):
             raise errors.InvalidRequest(
-                f"another site was promoted since the delivery of sequence {d.sequence} of {self.queue}, which may "
-                "have been lost; if not, it is redelivered"
+                f"another site was promoted, or another pair became the owner of {self.queue}, since the delivery of "
+                f"sequence {d.sequence}, which may have been lost; if not, it is redelivered"
             )
 
     def _lost_error(self, n: int) -> errors.OutcomeLost:
         return errors.OutcomeLost(
-            f"another site was promoted before {n} acknowledgements on {self.queue} were confirmed; they may have "
-            "no effect"
+            f"another site was promoted, or another pair became the owner of {self.queue}, before {n} acknowledgements "
+            "were confirmed; they may have no effect"
         )
 
     def _late_error(self, text: str) -> errors.WrongState:
@@ -449,7 +460,7 @@ class Consumer:
                 progress = self._progress
                 await asyncio.wait({progress}, timeout=None if deadline is None else max(deadline - loop.time(), 0))
                 if not progress.done():
-                    raise self._caller.give_up(f"acknowledge on {self.queue}", None, unknown=True)
+                    raise self._caller.give_up(f"acknowledge on {self.queue}", None, unknown=True, pair=self._pair)
         finally:
             self._flushing -= 1
 
@@ -474,7 +485,7 @@ class Consumer:
         try:
             await asyncio.wait({self._attached}, timeout=timeout)
             if not self._attached.done():
-                raise self._caller.give_up(self._op, None, unknown=False)
+                raise self._caller.give_up(self._op, self._redirects.last, unknown=False, pair=self._pair)
             if self._error is not None:
                 raise self._error
         except BaseException:
@@ -539,6 +550,16 @@ class Consumer:
                 self._streaming = False
             if self._leaving:
                 return
+            if ended.failure.not_owner is not None:
+                try:
+                    owner, wait = self._redirects.follow(self._op, self._pair, ended.failure)
+                except errors.LockstepError as err:
+                    self._end(err)
+                    return
+                self._move(owner)
+                if wait:
+                    await self._streams.pause(ended)
+                continue
             if ended.failure.reason == "SUBSCRIPTION_MOVED":
                 self._forget()
             outdated = ended.failure.reason == "SITE_EPOCH"  # the status of the node was outdated
@@ -548,6 +569,16 @@ class Consumer:
                 self._end(ended.failure.error(self._op))
                 return
             await self._streams.pause(ended)
+
+    def _move(self, owner: Pair) -> None:
+        """Attach at another pair, where sequences may belong to other messages."""
+        if owner is self._pair:
+            return
+        self._pair = owner
+        self._streams.move(owner.locator)
+        if self._attached.done():
+            self._end_era()
+        self._lineage, self._epoch = "", 0
 
     def _end(self, why: errors.LockstepError) -> None:
         if self._error is None:
@@ -692,6 +723,8 @@ class Consumer:
         self._is_attached()
         if response.queue_id:
             self._queue_id = response.queue_id
+        if response.attached:
+            self._redirects.clear()
         if response.attached or response.HasField("ack_timeout"):
             self._ack_timeout = response.ack_timeout.ToTimedelta()
             self._ack_timeout_changed.set()

@@ -5,19 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import uuid
-from collections import deque
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from lockstep_mq import _failure, _rpc, _wire, errors, message
+from lockstep_mq import errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
-from lockstep_mq._locator import Target
-from lockstep_mq._pipeline import Entry, Request
-from lockstep_mq._proto import queue_pb2
-from lockstep_mq._stream import Streams
+from lockstep_mq._fleet import Pair
+from lockstep_mq._pipeline import Entry, Lane, Pipeline, Request, Settings
 from lockstep_mq.message import Publishable, Receipt
 
 if TYPE_CHECKING:
@@ -25,17 +21,8 @@ if TYPE_CHECKING:
 
     from lockstep_mq._tracer import Outcome
 
-_MakeError = Callable[[bool], errors.LockstepError]
-"""Creates the error of a request; the argument states whether the outcome is unknown."""
-
 _MAX_WINDOW = 256  # the nodes retain the last 256 results of a producer
 _MAX_BATCH = 10_000  # messages in one publish
-# The nodes retain this number of duplicates in the results of a producer. With more messages in flight, results of a
-# queue with a deduplication window could be lost in a failover.
-_MAX_UNANSWERED = 1 << 16
-_EAGER = 4
-"""Frames in flight up to which publishes are sent immediately, for latency; above this number they are batched."""
-_SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested this
 _OVERHEAD = 64  # estimated overhead of a message in bytes
 
 
@@ -43,6 +30,7 @@ class Producer:
     """A publish pipeline, created by Client.producer().
 
     Publishes are committed in the order of the calls, across all queues, and retried in that order after a failover.
+    If their queues belong to several pairs of a fleet, the order applies to each queue.
 
     Concurrent publishes to one queue may share a request, which is one transaction. Each publish still has its own
     outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by
@@ -77,30 +65,19 @@ class Producer:
         self._loop = asyncio.get_running_loop()
         self._tracer = caller.tracer
         self._max_message_bytes = max_message_bytes
-        self._own_id = bool(id)
-        self._id, self._epoch = id or str(uuid.uuid4()), epoch or 1
-        self._window, self._batch_messages, self._batch_bytes = window, batch_messages, batch_bytes
+        self._settings = Settings(
+            id=id, epoch=epoch, window=window, batch_messages=batch_messages, batch_bytes=batch_bytes
+        )
         self._budget = self._max_pending_bytes = max_pending_bytes
-        self._next = 1
-        self._pending: deque[Entry] = deque()  # not yet in a request
-        self._pending_messages = self._pending_bytes = 0
-        self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
-        self._unanswered = 0  # messages in flight
-        self._on_stream = 0  # number of requests sent on this stream
-        self._frames = 0  # frames of the stream with outstanding requests
-        self._greeted = False  # the current stream delivered a response
-        self._bundles = False  # the node accepts several requests per frame
-        self._single: dict[str, int] = {}  # publishes to be sent one by one, by queue
+        self._pipelines: dict[Pair, Pipeline] = {}
+        self._lanes: dict[str, Lane] = {}  # of the queues with pending publishes
         self._open = 0  # pending publishes
-        self._wake = asyncio.Event()
         self._turn = asyncio.Lock()  # held by the next call to acquire space
         self._room = asyncio.Event()  # space may be available
         self._idle = asyncio.Event()
         self._idle.set()
         self._closed = False
         self._on_close: Callable[[], None] | None = None
-        self._streams = Streams(caller.locator)
-        self._task = asyncio.create_task(self._run())
 
     async def __aenter__(self) -> Self:
         return self
@@ -167,10 +144,13 @@ class Producer:
     async def close(self) -> None:
         """Close the producer. Unsent publishes fail with Closed, and sent but unanswered ones with OutcomeUnknown."""
         self._closed = True
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-        self._fail_in_flight(_closed, None)
-        self._fail_pending(_closed)
+        pipelines = list(self._pipelines.values())
+        await asyncio.gather(*(p.close() for p in pipelines))
+        for p in pipelines:
+            p.fail_in_flight(_closed, None)
+            p.fail_pending(_closed)
+        for lane in list(self._lanes.values()):
+            self._fail(lane.release(), _closed(unknown=False))
         self._room.set()
         if self._on_close is not None:
             self._on_close()
@@ -208,13 +188,19 @@ class Producer:
         if self._closed:
             entry.future.cancel()
             raise _closed(unknown=False)
-        self._pending.append(entry)
-        self._pending_messages += entry.count
-        self._pending_bytes += entry.bytes
+        lane = self._lanes.get(entry.queue)
+        if lane is None:
+            lane = Lane(entry.queue, self._pipeline(self._caller.fleet.route(entry.queue)))
+            self._lanes[entry.queue] = lane
+        entry.lane = lane
+        lane.open += 1
+        if lane.held:
+            lane.later.append(entry)
+        else:
+            lane.at.push(entry)
         self._open += 1
         if self._open == 1:
             self._idle.clear()
-        self._wake.set()
 
     async def _await_room(self, entry: Entry, deadline: float | None) -> None:
         """Wait for memory, in the order of the calls, and append an entry to the pipeline."""
@@ -245,274 +231,80 @@ class Producer:
 
     def _time_out(self, entry: Entry) -> None:
         if not entry.future.done():
-            unknown = not self._withdraw(entry)
-            entry.future.set_exception(self._caller.give_up(f"publish to {entry.queue}", None, unknown=unknown))
+            unknown, lane = not self._withdraw(entry), entry.lane
+            err = self._caller.give_up(f"publish to {entry.queue}", lane.last, unknown=unknown, pair=lane.at.pair)
+            entry.future.set_exception(err)
 
     def _withdraw(self, entry: Entry) -> bool:
         """Cancel an entry that is not yet in a request; return False if it is in a request."""
         if entry.taken:
             return False
         entry.taken = True
-        self._pending.remove(entry)
-        self._pending_messages -= entry.count
-        self._pending_bytes -= entry.bytes
-        self._settle(1, entry.bytes)
+        entry.lane.withdraw(entry)
+        self._settle(entry.lane, 1, entry.bytes)
         return True
 
-    def _settle(self, entries: int, size: int) -> None:
+    def _settle(self, lane: Lane, entries: int, size: int) -> None:
+        lane.open -= entries
+        if lane.open == 0:
+            del self._lanes[lane.queue]
+            if lane.timer is not None:
+                lane.timer.cancel()
         self._open -= entries
         self._budget += size
         self._room.set()
         if self._open == 0:
             self._idle.set()
 
-    async def _run(self) -> None:
-        while True:
-            while self._open == 0:
-                self._wake.clear()
-                await self._wake.wait()
-            try:
-                ended = await self._streams.run(self._open_stream, self._send, self._receive)
-            except Failure as refusal:
-                self._fail_in_flight(_refused(refusal), None)
-                self._fail_pending(_refused(refusal))
-                continue
-            except errors.Closed:
-                return
-            if ended.failure.reason == "SPLIT" and self._split(ended.failure.submitted):
-                continue  # the same node accepts them one by one
-            if ended.again:
-                self._take_back(ended.failure.submitted)
-            else:
-                # The node rejects the stream as a whole. It is unknown which request caused it.
-                self._fail_in_flight(_refused(ended.failure), ended.failure.submitted)
-            await self._streams.pause(ended)
+    def _pipeline(self, pair: Pair) -> Pipeline:
+        found = self._pipelines.get(pair)
+        if found is None:
+            found = self._pipelines[pair] = Pipeline(self, pair, self._settings)
+        return found
 
-    def _open_stream(self, target: Target, metadata: _rpc.Metadata) -> _rpc.PublishCall:
-        self._on_stream = self._frames = 0  # all requests in flight must be sent again
-        self._greeted = self._bundles = False
-        return _rpc.publish_stream(target.channel, metadata)
+    def _defer(self, at: Pipeline, r: Request, f: Failure) -> None:
+        """Hold the publishes to a queue after a refusal that proves that a request was not applied.
 
-    async def _send(self, call: _rpc.PublishCall) -> None:
-        """Send while the stream is open; the receiver returns the cause of its end."""
-        while True:
-            frame = self._next_frame()
-            if frame is not None:
-                await call.write(frame)
-            else:
-                self._wake.clear()
-                await self._wake.wait()
+        They are sent again in order, after the pipeline has received all responses for the queue.
+        """
+        lane = r.lane
+        if not lane.held:
+            at.hold(lane)
+        else:
+            lane.asked -= 1
+        lane.refuse(self._caller.fleet, r, f)
+        self._resume(lane)
 
-    def _next_frame(self) -> bytes | None:
-        """Return the next encoded publish frame, with one or more requests; None if no request is ready."""
-        last = self._next_request(0, 0)
-        if last is None:
-            return None
-        self._frames += 1
-        parts, count, size = [self._encode(last)], last.count, last.bytes
-        # A fraction of the window, so that another frame is always in flight.
-        most = max(self._window // _EAGER, 1)
-        while self._bundles and len(parts) < most:
-            r = self._next_request(count, size)
-            if r is None:
-                break
-            parts.append(self._encode(r))
-            count, size, last = count + r.count, size + r.bytes, r
-        last.last = True
-        return _wire.bundle(parts)
+    def _left(self, lane: Lane) -> None:
+        """Record that a request of a held lane has left its pipeline."""
+        lane.asked -= 1
+        self._resume(lane)
 
-    def _encode(self, r: Request) -> _wire.Request:
-        pieces = [piece for e in r.entries for piece in e.pieces]
-        return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1)
-
-    def _next_request(self, count: int, size: int) -> Request | None:
-        """Return the next request for a frame that already contains the given number of messages and bytes, or None."""
-        if self._on_stream < len(self._in_flight):
-            if not self._greeted and self._frames >= _EAGER:
-                return None  # wait: the first response reports whether the node accepts several requests per frame
-            r = self._in_flight[self._on_stream]
-            if count and not self._fits(count + r.count, size + r.bytes):
-                return None
-            r.repeated, r.sent, r.last = r.sent, True, False
-            self._on_stream += 1
-            return r
-        if not self._pending or len(self._in_flight) >= self._window:
-            return None
-        first = self._pending[0]
-        if self._in_flight and self._unanswered + max(first.count, self._batch_messages) > _MAX_UNANSWERED:
-            return None
-        if count:
-            if not self._fits(count + first.count, size + first.bytes):
-                return None
-        elif self._frames >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
-            return None  # more publishes will join before the next response
-        return self._form(count, size)
-
-    def _fits(self, count: int, size: int) -> bool:
-        return count <= self._batch_messages and size <= self._batch_bytes
-
-    def _form(self, count: int, size: int) -> Request:
-        """Create a request from publishes to one queue, for a frame that already contains other messages."""
-        pending = self._pending
-        entries: list[Entry] = []
-        queue, most, most_bytes = pending[0].queue, self._batch_messages - count, self._batch_bytes - size
-        r = Request(self._next, queue)
-        self._next += 1
-        count = size = 0
-        alone = self._is_single(queue)
-        while pending:
-            e = pending[0]
-            if entries and (alone or e.queue != queue or count + e.count > most or size + e.bytes > most_bytes):
-                break
-            pending.popleft()
-            e.taken = True
-            entries.append(e)
-            count, size = count + e.count, size + e.bytes
-        r.entries, r.count, r.bytes = entries, count, size
-        r.sent = True
-        self._pending_messages -= count
-        self._pending_bytes -= size
-        self._in_flight.append(r)
-        self._unanswered += r.count
-        self._on_stream += 1
-        return r
-
-    async def _receive(self, call: _rpc.PublishCall, address: str) -> None:
-        async for response in call:
-            self._greeted = True
-            self._bundles = self._bundles or response.accepts_more
-            self._handle(response, address)
-            for one in response.more:
-                self._handle(one, address)
-            self._streams.progress()
-            self._wake.set()
-
-    def _handle(self, response: queue_pb2.PublishStreamResponse, address: str) -> None:
-        """Complete the oldest request. A retryable error ends the stream: all requests are sent again, in order."""
-        refused: Failure | None = None
-        if response.HasField("error"):
-            refused = _failure.of_request_error(address, response.error)
-            if refused.retry:
-                raise refused
-        if self._on_stream == 0 or self._in_flight[0].sequence != response.correlation:
-            raise _failure.lost(address, "response out of order")
-        if refused is not None and refused.forgotten and self._renew():
-            raise _failure.lost(address, refused.message)
-        r = self._in_flight.popleft()
-        self._unanswered -= r.count
-        self._on_stream -= 1
-        if r.last:
-            self._frames -= 1
-        done = response.published
-        if refused is not None:
-            self._fail(r.entries, refused.error(f"publish to {r.queue}", unknown=r.repeated))
+    def _resume(self, lane: Lane) -> None:
+        """Send the publishes of a held lane if its pipeline has received all responses."""
+        if lane.asked or self._closed or not lane.open:
             return
-        duplicate = done.duplicate
-        if duplicate and not r.repeated:
-            self._fail(r.entries, self._reused(r, address))
+        if lane.wait and lane.backoff is not None:
+            lane.timer = self._loop.call_later(lane.backoff.next(), self._release, lane)
+        else:
+            self._release(lane)
+
+    def _release(self, lane: Lane) -> None:
+        entries, lane.timer = lane.release(), None
+        if lane.error is not None:
+            self._fail(entries, lane.error)
             return
-        sequence, lsn, end = done.first_sequence, done.lsn, 0
-        duplicates = deque(done.duplicates)
-        for e in r.entries:
-            end += e.count
-            discarded, first = 0, sequence
-            while duplicates and duplicates[0].index < end:
-                one = duplicates.popleft()
-                if not discarded:
-                    first = one.sequence
-                discarded += 1
-            if discarded < e.count:
-                first = sequence
-            sequence += e.count - discarded
-            if not e.future.done():
-                e.future.set_result(Receipt(first, lsn, duplicate or discarded == e.count, address, discarded))
-        self._settle(len(r.entries), r.bytes)
-
-    def _reused(self, r: Request, address: str) -> errors.SequenceReused:
-        return errors.SequenceReused(
-            f"publish to {r.queue}: another producer with id {self._id!r} and epoch {self._epoch} has used "
-            f"sequence {r.sequence}; the message was not stored",
-            reason="SEQUENCE_REUSED",
-            address=address,
-        )
-
-    def _renew(self) -> bool:
-        """Assign a new identity after a node evicted this one, unless the outcome of a request is unknown."""
-        if self._own_id or self._in_flight[0].repeated:
-            return False
-        self._id, self._next = str(uuid.uuid4()), 1
-        for r in self._in_flight:
-            r.sent = r.repeated = False
-            r.sequence = self._next
-            self._next += 1
-        return True
-
-    def _unsubmitted(self, through: int | None) -> int:
-        """Return how many of the newest requests, which only this stream carried, the node has not executed."""
-        if through is None or self._on_stream < len(self._in_flight):
-            return 0
-        n = 0
-        for r in reversed(self._in_flight):
-            if n == self._on_stream or r.sequence <= through or r.repeated:
-                break
-            n += 1
-        return n
-
-    def _take_back(self, through: int | None) -> None:
-        """Move unsubmitted requests back to pending, where their publishes can be canceled."""
-        for _ in range(self._unsubmitted(through)):
-            r = self._in_flight.pop()
-            self._unanswered -= r.count
-            self._next = r.sequence
-            for e in reversed(r.entries):
-                e.taken = False
-                self._pending.appendleft(e)
-            self._pending_messages += r.count
-            self._pending_bytes += r.bytes
-
-    def _split(self, through: int | None) -> bool:
-        """Take back unsubmitted requests; the next publishes to the queue of the first one are sent one by one."""
-        self._take_back(through)
-        if self._in_flight:
-            return False  # a request was sent on an earlier stream and has one outcome
-        if self._pending:
-            self._single[self._pending[0].queue] = _SINGLY
-        return True
-
-    def _is_single(self, queue: str) -> bool:
-        """Return whether a publish to a queue must be sent alone; if so, count the publish."""
-        left = self._single.get(queue, 0)
-        if left > 1:
-            self._single[queue] = left - 1
-        elif left:
-            del self._single[queue]
-        return left > 0
-
-    def _fail_in_flight(self, error: _MakeError, through: int | None) -> None:
-        certain = self._unsubmitted(through)
-        requests, self._on_stream = list(self._in_flight), 0
-        self._in_flight.clear()
-        self._unanswered = 0
-        for i, r in enumerate(requests):
-            unknown = r.sent and i < len(requests) - certain
-            self._fail(r.entries, error(unknown))
-
-    def _fail_pending(self, error: _MakeError) -> None:
-        entries = list(self._pending)
-        self._pending.clear()
-        self._pending_messages = self._pending_bytes = 0
-        if entries:
-            self._fail(entries, error(False))
+        lane.at = self._pipeline(lane.to)
+        for e in entries:
+            lane.at.push(e)
 
     def _fail(self, entries: list[Entry], err: errors.LockstepError) -> None:
-        size = 0
         for e in entries:
             e.taken = True
-            size += e.bytes
             if not e.future.done():
                 e.future.set_exception(err)
                 e.future.exception()  # prevents asyncio's warning about exceptions that were never retrieved
-        self._settle(len(entries), size)
+            self._settle(e.lane, 1, e.bytes)
 
 
 def _trace_end(done: Callable[[Outcome], None], future: asyncio.Future[Receipt]) -> None:
@@ -526,7 +318,3 @@ def _closed(unknown: bool) -> errors.LockstepError:
     if unknown:
         return errors.OutcomeUnknown("publish: the producer was closed before a node responded")
     return errors.Closed("publish: the producer is closed")
-
-
-def _refused(f: Failure) -> _MakeError:
-    return lambda unknown: f.error("publish", unknown=unknown)

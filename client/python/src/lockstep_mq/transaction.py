@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lockstep_mq import _rpc, errors, message
 from lockstep_mq._calls import Caller, Identity
+from lockstep_mq._fleet import Pair
 from lockstep_mq._locator import Target
 from lockstep_mq._proto import queue_pb2, types_pb2
 from lockstep_mq.consumer import Delivery, ranges
@@ -160,6 +161,7 @@ class Transaction:
                 queue_pb2.CommitResponse,
                 timeout=self._timeout if timeout is None else timeout,
                 identity=self._identity,
+                pair=self._pair(),
             )
         except errors.Processed:
             self.rollback()
@@ -191,7 +193,10 @@ class Transaction:
             queue_pb2.PrepareResponse,
             timeout=self._timeout if timeout is None else timeout,
             identity=self._identity,
+            pair=self._pair(),
         )
+        if self._identity.pair is not None:
+            self._caller.fleet.record_prepared(xid, self._identity.pair)
         self._done(committed=False)
         return response.lsn
 
@@ -202,6 +207,14 @@ class Transaction:
         self._ended = True
         for d in self._taken:
             d.nack()
+
+    def _pair(self) -> Pair:
+        """Return the pair of the first attempt: that of the deliveries, or of the first queue with a known owner."""
+        fleet = self._caller.fleet
+        for d in self._acked + self._released:
+            return d.consumer._pair
+        owners = (fleet.owner(o.publish.queue) for o in self._operations)
+        return next((p for p in owners if p is not None), fleet.home)
 
     def _check(self, target: Target) -> None:
         for d in self._acked + self._released:
