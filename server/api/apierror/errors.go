@@ -18,6 +18,7 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
@@ -77,6 +78,10 @@ var (
 	ErrSiteUnreachable = errors.New("other site does not respond")
 	// ErrSiteNotCompared is returned if the two sites could not be compared at the same transaction.
 	ErrSiteNotCompared = errors.New("sites could not be compared")
+	// ErrNotOwner is returned for a queue of another pair of the fleet.
+	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
+	// ErrCrossPair is returned for a request with queues of different pairs of the fleet.
+	ErrCrossPair = errors.New("queues belong to different pairs: use queues of one placement group")
 	// ErrPaused is returned for a read while the node cannot confirm that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
@@ -113,6 +118,30 @@ func (e *NotActiveError) Error() string {
 // Is reports whether target is replication.ErrNotActive or, if e.Replica is set, ErrReplica.
 func (e *NotActiveError) Is(target error) bool {
 	return target == replication.ErrNotActive || e.Replica && target == ErrReplica
+}
+
+// NotOwnerError is returned for a queue of another pair of the fleet. It matches ErrNotOwner.
+type NotOwnerError struct {
+	Queue, Pair string
+	Addresses   []string // of the nodes of Pair, host:port
+	Epoch       uint64   // ownership epoch
+}
+
+func (e *NotOwnerError) Error() string {
+	return fmt.Sprintf("queue %q belongs to pair %s, with the addresses %s", e.Queue, e.Pair,
+		strings.Join(e.Addresses, ", "))
+}
+
+// Is reports whether target is ErrNotOwner.
+func (e *NotOwnerError) Is(target error) bool { return target == ErrNotOwner }
+
+// ownerOf returns the detail of an error that wraps a NotOwnerError, otherwise nil.
+func ownerOf(err error) *pb.NotOwner {
+	e, ok := errors.AsType[*NotOwnerError](err)
+	if !ok {
+		return nil
+	}
+	return &pb.NotOwner{Queue: e.Queue, Pair: e.Pair, Addresses: e.Addresses, Epoch: e.Epoch}
 }
 
 // LostError is returned by a former primary that has transactions which the promoted site lacks. It matches
@@ -302,6 +331,12 @@ var errorTable = []mapping{
 	{ErrSiteEpoch, pb.ErrorReason_ERROR_REASON_SITE_EPOCH},
 	{ErrSiteUnreachable, pb.ErrorReason_ERROR_REASON_SITE_UNREACHABLE},
 	{ErrSiteNotCompared, pb.ErrorReason_ERROR_REASON_SITE_NOT_COMPARED},
+	{ErrNotOwner, pb.ErrorReason_ERROR_REASON_NOT_OWNER},
+	{ErrCrossPair, pb.ErrorReason_ERROR_REASON_CROSS_PAIR},
+	{fleet.ErrUnavailable, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrLost, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrRestored, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrRebuilding, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrSiteChange, pb.ErrorReason_ERROR_REASON_SITE_ROLE},
@@ -373,6 +408,9 @@ func ToStatus(err error) error {
 			RetryAfter: durationpb.New(notActive.RetryAfter), PrimaryAddresses: notActive.PrimaryAddresses,
 		})
 	}
+	if owner := ownerOf(err); owner != nil {
+		details = append(details, owner)
+	}
 	return withDetails(status.New(m.code(), err.Error()), details...)
 }
 
@@ -423,6 +461,7 @@ func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
 	return &pb.RequestError{
 		Code: uint32(m.code()), Message: err.Error(), Reason: reason.Name(m.reason), Settled: isSettled(err),
+		NotOwner: ownerOf(err),
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -68,6 +69,22 @@ func TestDocumentedCodes(t *testing.T) {
 	} {
 		require.Equal(t, want, status.Code(ToStatus(err)), err)
 	}
+}
+
+// The status and the response in a stream contain the owner of a queue.
+func TestNotOwner(t *testing.T) {
+	err := fmt.Errorf("publish: %w", &NotOwnerError{
+		Queue: "orders", Pair: "b", Addresses: []string{"b1:7420", "b2:7420"}, Epoch: 7,
+	})
+	want := &pb.NotOwner{Queue: "orders", Pair: "b", Addresses: []string{"b1:7420", "b2:7420"}, Epoch: 7}
+	response := ToRequestError(err)
+	require.Equal(t, "NOT_OWNER", response.GetReason())
+	require.True(t, proto.Equal(want, response.GetNotOwner()))
+	st := status.Convert(ToStatus(err))
+	require.Equal(t, codes.FailedPrecondition, st.Code())
+	require.Len(t, st.Details(), 2)
+	require.True(t, proto.Equal(want, st.Details()[1].(*pb.NotOwner)))
+	require.Nil(t, ToRequestError(ErrCrossPair).GetNotOwner())
 }
 
 // An unknown outcome takes precedence over the reason that it wraps.
