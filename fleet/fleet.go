@@ -24,25 +24,25 @@ const (
 )
 
 var (
-	// ErrUnavailable: etcd does not respond, or the copy is not current. The outcome of a change is unknown.
+	// ErrUnavailable is returned if etcd does not respond, or the copy is not current. The outcome of a change is unknown.
 	ErrUnavailable = errors.New("directory unavailable")
-	// ErrLost: the directory has no fleet, or another one than this pair.
+	// ErrLost is returned if the directory has no fleet, or another one than this pair.
 	ErrLost = errors.New("directory lost")
-	// ErrRestored: the directory is older than the queues of this pair.
+	// ErrRestored is returned if the directory is older than the queues of this pair.
 	ErrRestored = errors.New("directory restored from an older copy")
-	// ErrRebuilding: not all pairs have contributed to the rebuild of the directory.
+	// ErrRebuilding is returned until all pairs have contributed to the rebuild of the directory.
 	ErrRebuilding = errors.New("directory is being rebuilt")
-	// ErrNotMember: this pair has not joined the fleet, or the named pair is not registered.
+	// ErrNotMember is returned if this pair has not joined the fleet, or the named pair is not registered.
 	ErrNotMember = errors.New("pair is not a member of the fleet")
-	// ErrNotActive: this node is not the active of its pair.
+	// ErrNotActive is returned if this node is not the active of its pair.
 	ErrNotActive = errors.New("node is not active")
-	// ErrNoPair: no pair can have the new queue.
+	// ErrNoPair is returned if no pair can have the new queue.
 	ErrNoPair = errors.New("no pair for the queue")
-	// ErrPairExists: another pair has the same name or ID.
+	// ErrPairExists is returned if another pair has the same name or ID.
 	ErrPairExists = errors.New("pair exists")
-	// ErrInvalid: an argument is invalid or exceeds a limit.
+	// ErrInvalid is returned if an argument is invalid or exceeds a limit.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrContention: other changes prevented the transaction repeatedly.
+	// ErrContention is returned if concurrent changes prevented the transaction repeatedly.
 	ErrContention = errors.New("too many concurrent changes of the directory")
 )
 

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math"
 	"strings"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Tag returns the tag of a queue name, as in the hash tags of Redis Cluster: the text between the first `{` and the
@@ -55,7 +57,7 @@ func choose(queue, key string, pairs []candidate, rules []Rule) (string, error) 
 // match returns the rule that applies to a queue: the one with the most literal characters, and of these the first.
 func match(rules []Rule, queue string) (best Rule, found bool) {
 	for _, r := range rules {
-		if !matchGlob(r.Pattern, queue) {
+		if !txn.MatchGlob(r.Pattern, queue) {
 			continue
 		}
 		n, most := literals(r.Pattern), literals(best.Pattern)
@@ -108,25 +110,4 @@ func hash(key, pair string) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb
 	return h ^ h>>31
-}
-
-// matchGlob reports whether a name matches a glob, with the syntax of policies.
-func matchGlob(glob, name string) bool {
-	g, n, star, resume := 0, 0, -1, 0 // star is the last `*`, resume the end of its shortest remaining match
-	for n < len(name) {
-		switch {
-		case g < len(glob) && glob[g] == '*':
-			star, resume = g, n
-			g++
-		case g < len(glob) && (glob[g] == '?' || glob[g] == name[n]):
-			g++
-			n++
-		case star >= 0:
-			resume++
-			g, n = star+1, resume
-		default:
-			return false
-		}
-	}
-	return strings.Trim(glob[g:], "*") == ""
 }

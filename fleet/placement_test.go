@@ -17,30 +17,6 @@ func TestTag(t *testing.T) {
 	}
 }
 
-func TestMatchGlob(t *testing.T) {
-	for _, c := range []struct {
-		glob, name string
-		matches    bool
-	}{
-		{"a", "a", true},
-		{"a", "b", false},
-		{"*", "", true},
-		{"*", "a/b", true},
-		{"a/*", "a/b/c", true},
-		{"a/*", "b/a/", false},
-		{"?", "", false},
-		{"?", "a", true},
-		{"a?c", "abc", true},
-		{"*b*", "abc", true},
-		{"a*b*c", "a1b2b3c", true},
-		{"a*b*c", "a1b2b3", false},
-		{"ab", "a", false},
-		{"**", "x", true},
-	} {
-		require.Equal(t, c.matches, matchGlob(c.glob, c.name), "%s %s", c.glob, c.name)
-	}
-}
-
 func TestRules(t *testing.T) {
 	rules := []Rule{
 		{Pattern: "*", Pair: "all"},

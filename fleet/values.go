@@ -3,7 +3,6 @@
 package fleet
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -118,60 +117,15 @@ func decodeCounter(raw []byte) (uint64, error) {
 	return n, nil
 }
 
-func decodeEntry(raw []byte) (entryValue, error) {
-	v, ok := parseEntry(raw)
-	if !ok {
-		v = entryValue{}
-		if err := decode(raw, &v); err != nil {
-			return v, err
-		}
-	}
-	if v.Epoch == 0 {
+func decodeEntry(raw []byte) (v entryValue, err error) {
+	err = decode(raw, &v)
+	switch {
+	case err != nil:
+		return v, err
+	case v.Epoch == 0:
 		return v, errors.New("no epoch")
 	}
 	return v, checkPair(v.Pair)
-}
-
-// parseEntry parses the encoding of encode, if no string has escapes. It is ten times as fast as decode, for fleets
-// with many queues.
-func parseEntry(raw []byte) (v entryValue, ok bool) {
-	if len(raw) > maxValueBytes || bytes.IndexByte(raw, '\\') >= 0 || !utf8.Valid(raw) {
-		return entryValue{}, false
-	}
-	rest, ok := bytes.CutPrefix(raw, []byte(`{"pair":"`))
-	if !ok {
-		return entryValue{}, false
-	}
-	pair, rest, ok := bytes.Cut(rest, []byte(`","epoch":`))
-	if !ok {
-		return entryValue{}, false
-	}
-	if v.Epoch, rest, ok = parseNumber(rest); !ok {
-		return entryValue{}, false
-	}
-	if after, found := bytes.CutPrefix(rest, []byte(`,"term":`)); found {
-		if v.Term, rest, ok = parseNumber(after); !ok {
-			return entryValue{}, false
-		}
-	}
-	var group []byte
-	if after, found := bytes.CutPrefix(rest, []byte(`,"group":"`)); found {
-		if group, rest, ok = bytes.Cut(after, []byte(`"`)); !ok {
-			return entryValue{}, false
-		}
-	}
-	v.Pair, v.Group = string(pair), string(group)
-	special := func(r rune) bool { return r < ' ' || r == '"' }
-	return v, string(rest) == "}" && bytes.IndexFunc(pair, special) < 0 && bytes.IndexFunc(group, special) < 0
-}
-
-// parseNumber parses the digits at the beginning of b. A number of 20 digits may overflow, and is left to decode.
-func parseNumber(b []byte) (n uint64, rest []byte, ok bool) {
-	i := 0
-	for ; i < len(b) && i < 20 && b[i] >= '0' && b[i] <= '9'; i++ {
-		n = n*10 + uint64(b[i]-'0')
-	}
-	return n, b[i:], i > 0 && i < 20 && b[0] != '0'
 }
 
 func decodeGroup(raw []byte) (v groupValue, err error) {
