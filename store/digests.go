@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/pager"
+	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
 // QueueDigests summarizes the state of all queues at one LSN.
@@ -92,10 +93,13 @@ func (s *Store) queueDigests() QueueDigests {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	out := QueueDigests{LSN: s.state.Applied(), Logical: s.state.Site().Logical, Digest: s.state.Digest()}
-	for q := range s.state.Queues {
+	add := func(q *queue.Queue) bool {
 		out.Queues = append(out.Queues, QueueDigest{
 			ID: q.ID(), Name: q.Name(), Digest: q.Digest(), NextSequence: q.NextSequence(), Messages: q.Messages(),
 		})
+		return true
 	}
+	s.state.Queues(add)
+	s.state.Incoming(add)
 	return out
 }

@@ -33,6 +33,8 @@ var (
 	// ErrCommitted is returned when a truncation would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be truncated")
 	ErrNoQueue   = errors.New("queue or subscription not found")
+	// ErrNotFenced is returned for the export of a queue that is neither fenced nor complete and incoming under an epoch.
+	ErrNotFenced = errors.New("queue is not fenced")
 	// ErrPast is returned when the state at an LSN is requested but later records are already applied.
 	ErrPast = errors.New("later records are already applied")
 	// ErrSnapshotGone is returned when the transfer of a snapshot cannot continue because the snapshot was closed.

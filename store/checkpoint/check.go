@@ -89,9 +89,7 @@ func (c *checker) walk(ctx context.Context) error {
 		return err
 	}
 	c.endQueue()
-	for q := range c.state.Queues {
-		c.emptyQueue(q)
-	}
+	c.queues(c.emptyQueue)
 	return c.compareFree(ctx)
 }
 
@@ -181,6 +179,16 @@ func (c *checker) missing(q *queue.Queue, from uint64) {
 	}
 }
 
+// queues calls visit with all queues, including incoming queues.
+func (c *checker) queues(visit func(q *queue.Queue)) {
+	for q := range c.state.Queues {
+		visit(q)
+	}
+	for q := range c.state.Incoming {
+		visit(q)
+	}
+}
+
 // emptyQueue verifies, for a queue without pages, that no subscription needs a message.
 func (c *checker) emptyQueue(q *queue.Queue) {
 	from, to := index.KeyRange(q.ID())
@@ -266,11 +274,11 @@ func (c *checker) schedule(ctx context.Context) error {
 	if err != nil {
 		c.problem("schedule: %v", err)
 	}
-	for q := range c.state.Queues {
+	c.queues(func(q *queue.Queue) {
 		if have, want := found[q.ID()], q.DelayedMessages(); have != want {
 			c.problem("queue %d: %d messages are delayed, %d of them are in the schedule", q.ID(), want, have)
 		}
-	}
+	})
 	return nil
 }
 

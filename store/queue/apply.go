@@ -138,24 +138,38 @@ func (s *State) check() (op int, code txn.Code) {
 	}
 }
 
-func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
+// checkGlobal verifies an operation that does not require an existing queue. ok is false for other operations.
+func (s *State) checkGlobal(o *txn.Op) (code txn.Code, ok bool) {
 	switch o.Code { //nolint:exhaustive // the others require an existing queue
 	case txn.OpCreateQueue:
-		return s.checkCreate(o)
+		return s.checkCreate(o), true
 	case txn.OpPutMeta, txn.OpSwapMeta:
-		return s.checkMeta(o)
+		return s.checkMeta(o), true
 	case txn.OpDeleteMeta, txn.OpDue, txn.OpSite: // admitSite applies a valid OpSite
-		return txn.OK
+		return txn.OK, true
 	case txn.OpAccess, txn.OpPolicy, txn.OpFleet, txn.OpOwn:
-		return s.checkTable(o)
+		return s.checkTable(o), true
 	case txn.OpPrepare:
-		return s.checkPrepare(o)
+		return s.checkPrepare(o), true
 	case txn.OpCommitPrepared, txn.OpRollbackPrepared:
-		return s.checkDecide(o)
+		return s.checkDecide(o), true
+	}
+	if o.Code.Moves() {
+		return s.checkMoveOp(o), true
+	}
+	return txn.OK, false
+}
+
+func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
+	if code, ok := s.checkGlobal(o); ok {
+		return code
 	}
 	q := s.queues.get(o.Queue)
 	if q == nil {
 		return txn.ErrQueueNotFound
+	}
+	if code := q.checkServed(); code != txn.OK {
+		return code
 	}
 	var sub *Sub
 	if o.Code == txn.OpDeleteSubscription || o.Code == txn.OpAck || o.Code == txn.OpRelease || o.Code == txn.OpMove ||
@@ -202,7 +216,9 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy, txn.OpSite, txn.OpFleet, txn.OpOwn:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPause, txn.OpPolicy, txn.OpSite, txn.OpFleet, txn.OpOwn,
+		txn.OpFence, txn.OpUnfence, txn.OpDropMoved, txn.OpImportBegin, txn.OpImport, txn.OpImportState, txn.OpTakeMoved,
+		txn.OpCancelImport, txn.OpForgetMove:
 	}
 	return txn.OK
 }
@@ -231,13 +247,18 @@ func checkNotReserved(q *Queue, id uint32) txn.Code {
 }
 
 func (s *State) checkCreate(o *txn.Op) txn.Code {
-	if s.byName[string(o.Name)] != nil {
+	owned := s.mayCreate()
+	switch q := s.byName[string(o.Name)]; {
+	case q != nil && q.fenced():
+		return txn.ErrMoved
+	case q != nil:
 		return txn.ErrQueueExists
-	}
-	if !s.mayCreate() {
+	case s.moves.names[string(o.Name)] != nil && !mutate.Off("INV-28-incoming-queue-is-created"):
+		return txn.ErrMoved
+	case !owned:
 		return txn.ErrNotOwned
 	}
-	if s.queues.n >= s.limits.queues {
+	if s.queues.n+len(s.moves.incoming) >= s.limits.queues {
 		return txn.ErrTooManyQueues
 	}
 	seen := make(map[string]bool, o.Count)
@@ -330,6 +351,8 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 			results[0].Changed = 1
 		case o.Code == txn.OpPolicy:
 			s.changePolicy(o)
+		case o.Code.Moves():
+			s.changeMove(o, &results[0])
 		case o.Code >= txn.OpPrepare && o.Code <= txn.OpRollbackPrepared:
 			s.changePrepared(o, r.LSN, &results[0])
 		default:
@@ -414,7 +437,9 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 	case txn.OpPause:
 		s.pause(q, o)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,
-		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy, txn.OpSite, txn.OpFleet, txn.OpOwn:
+		txn.OpRollbackPrepared, txn.OpDue, txn.OpAccess, txn.OpPolicy, txn.OpSite, txn.OpFleet, txn.OpOwn, txn.OpFence,
+		txn.OpUnfence, txn.OpDropMoved, txn.OpImportBegin, txn.OpImport, txn.OpImportState, txn.OpTakeMoved,
+		txn.OpCancelImport, txn.OpForgetMove:
 	}
 	q.digest = mix(q.digest, r.Changed)
 }
@@ -610,7 +635,6 @@ func (s *State) addQueue(q *Queue) {
 
 func (s *State) deleteQueue(q *Queue) {
 	s.touch(q)
-	q.deleted = true
 	for id := range q.deadLetters {
 		addReferences(s.deadLettersTo, id, -1)
 	}
@@ -622,6 +646,12 @@ func (s *State) deleteQueue(q *Queue) {
 	s.queues.remove(q)
 	delete(s.byName, q.name)
 	s.names.remove(q)
+	s.removeContent(q)
+}
+
+// removeContent removes a deleted queue from the totals, and records that its data must be removed.
+func (s *State) removeContent(q *Queue) {
+	q.deleted = true
 	s.messages -= q.messages
 	s.bytes -= q.bytes
 	s.delayed -= q.DelayedMessages()

@@ -15,7 +15,6 @@ func (s *State) Check() []string {
 	var messages, bytes, delayed uint64
 	var tailBytes int64
 	for q := range s.Queues {
-		q.check(bad)
 		if own := q.config.ownConfig(); s.checkConfig(q, q.name, own, q.config.fields, 0) != txn.OK {
 			bad("queue %d %.40q: dead-letter queue %d is missing or creates a cycle", q.id, q.name, own.DeadLetter)
 		}
@@ -34,9 +33,12 @@ func (s *State) Check() []string {
 		s.checkForwards(q, bad)
 		s.checkPauses(q, bad)
 		s.checkEpoch(q, bad)
-		if (q.config.TemporaryGrace != 0) != (s.temporary[q.id] == q) {
+		if (q.config.TemporaryGrace != 0 && q.move == nil) != (s.temporary[q.id] == q) {
 			bad("queue %d %.40q: list of temporary queues does not match the configuration", q.id, q.name)
 		}
+	}
+	for q := range s.stored {
+		q.check(bad)
 		messages += q.messages
 		bytes += q.bytes
 		tailBytes += q.tail.bytes
@@ -53,6 +55,7 @@ func (s *State) Check() []string {
 	}
 	s.site.check(s.applied, bad)
 	s.fleet.check(bad)
+	s.checkMoves(bad)
 	s.producers.check(bad)
 	s.prepared.check(s, bad)
 	s.access.check(bad)
@@ -154,7 +157,10 @@ func (q *Queue) checkTail(bad func(string, ...any)) {
 	bytes := int64(0)
 	for i := range t.n {
 		seq := t.first + uint64(i)
-		rec := *t.entry(seq)
+		var rec []byte
+		if e := t.entry(seq); e != nil {
+			rec = *e
+		}
 		if rec != nil {
 			bytes += cost(rec)
 		}

@@ -109,6 +109,7 @@ func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	c.subs(queues)
 	c.schedule(&s.schedule)
 	c.pauses(queues)
+	c.moves(&s.moves)
 	c.prepared(&s.prepared)
 	s.policies.collect(&c, strings.Compare, policyKey)
 	c.access(&s.access)
@@ -127,7 +128,7 @@ func (s *State) takeDirty() []*Queue {
 // Flushed removes a queue's collected messages up to sequence upTo from memory. They must already be readable from
 // pages.
 func (s *State) Flushed(queue, upTo uint64) {
-	q := s.queues.get(queue)
+	q := s.Queue(queue)
 	if q == nil || q.tail.n == 0 {
 		return
 	}
@@ -168,7 +169,7 @@ func (c *collector) put(key []byte, value func(dst []byte) []byte) {
 
 func (c *collector) acks(queues []*Queue) {
 	for _, q := range queues {
-		for _, sub := range q.subs {
+		for _, sub := range q.storedSubs() {
 			if sub.dirty {
 				c.subAcks(q.id, sub)
 			}
@@ -231,7 +232,7 @@ func (c *collector) sizes(queues []*Queue) {
 
 func (c *collector) counts(queues []*Queue) {
 	for _, q := range queues {
-		for _, sub := range q.subs {
+		for _, sub := range q.storedSubs() {
 			cs := sub.counts
 			if !sub.dirty || cs == nil {
 				continue
@@ -275,7 +276,7 @@ func (c *collector) producers(ps *producers) {
 
 func (c *collector) subs(queues []*Queue) {
 	for _, q := range queues {
-		for _, sub := range q.subs {
+		for _, sub := range q.storedSubs() {
 			if sub.dirty {
 				c.put(subKey(c.key(), keySub, q.id, sub.id), sub.appendValue)
 				sub.dirty, sub.stored = false, true

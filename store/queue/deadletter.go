@@ -15,9 +15,16 @@ func (s *State) setConfig(q *Queue, c *settings) {
 	}
 	q.config = c
 	addReferences(s.deadLettersTo, c.DeadLetter, 1)
-	putIf(c.TTL != 0, s.ttls, q.id, int64(c.TTL))
-	putIf(c.Retains() || c.Overflow == txn.OverflowDeadLetterHead, s.expiring, q.id, struct{}{})
-	putIf(c.TemporaryGrace != 0, s.temporary, q.id, q)
+	s.index(q)
+}
+
+// index adds the queue to the lists of queues for which the active creates proposals, or removes it. A fenced queue is
+// not in the lists.
+func (s *State) index(q *Queue) {
+	c, served := q.config, q.move == nil
+	putIf(served && c.TTL != 0, s.ttls, q.id, int64(c.TTL))
+	putIf(served && (c.Retains() || c.Overflow == txn.OverflowDeadLetterHead), s.expiring, q.id, struct{}{})
+	putIf(served && c.TemporaryGrace != 0, s.temporary, q.id, q)
 }
 
 // putIf sets the value of key if wanted is true, and deletes key otherwise.
@@ -57,6 +64,9 @@ func (s *State) checkConfig(q *Queue, name string, c *txn.Config, fields, change
 func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	if target == txn.NoQueue {
 		return txn.OK
+	}
+	if (q == nil || !q.fenced()) && s.queues.get(target).checkServed() != txn.OK {
+		return txn.ErrMoved
 	}
 	seen := map[uint64]bool{target: true}
 	for list := []uint64{target}; len(list) > 0; {
@@ -136,6 +146,9 @@ func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 		return txn.ErrQueueNotFound
 	case sub.q:
 		return txn.ErrDeadLetterCycle
+	}
+	if code := target.checkServed(); code != txn.OK {
+		return code
 	}
 	return s.checkRoom(target, o.Count, bytes)
 }

@@ -411,12 +411,10 @@ func (s *State) CheckID(key, value []byte) error {
 	if k.take(uint64(len(idHash{}))); k.err != nil || len(k.b) > 0 {
 		return fmt.Errorf("%w: key %x", ErrCorrupt, key)
 	}
-	if q := s.queues.get(id); q != nil && q.ids != nil {
-		for _, g := range q.ids.generations {
-			if g.first == first {
-				v.idEntry(g)
-				return v.err
-			}
+	if q := s.Queue(id); q != nil && q.ids != nil {
+		if g := q.ids.generation(first); g != nil {
+			v.idEntry(g)
+			return v.err
 		}
 	}
 	return fmt.Errorf("%w: message ID of a missing generation: key %x", ErrCorrupt, key)
@@ -440,17 +438,48 @@ func (d *idSet) appendValue(dst []byte) []byte {
 }
 
 func (l *Loader) ids(k, v *cursor) {
-	q, d := l.getQueue(k), &idSet{stored: true}
-	v.version()
-	d.duplicates, d.added = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
-	d.minMS, d.minNumber = v.varint(), v.uvarint(math.MaxUint64)
-	for range v.uvarint(maxIDGenerations) {
-		g := &idGeneration{first: v.uvarint(math.MaxUint64), timeMS: v.varint(), stored: true}
-		g.lastMS = g.timeMS + v.varint()
-		g.number, g.n = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
+	q, d := l.getQueue(k), v.idSet()
+	d.stored = true
+	q.own().ids, l.s.ids.used = d, true
+}
+
+func (c *cursor) idSet() *idSet {
+	d := new(idSet)
+	c.version()
+	d.duplicates, d.added = c.uvarint(math.MaxUint64), c.uvarint(math.MaxUint64)
+	d.minMS, d.minNumber = c.varint(), c.uvarint(math.MaxUint64)
+	for range c.uvarint(maxIDGenerations) {
+		g := &idGeneration{first: c.uvarint(math.MaxUint64), timeMS: c.varint(), stored: true}
+		g.lastMS = g.timeMS + c.varint()
+		g.number, g.n = c.uvarint(math.MaxUint64), c.uvarint(math.MaxUint64)
 		d.generations = append(d.generations, g)
 	}
-	q.own().ids, l.s.ids.used = d, true
+	return d
+}
+
+// generation returns the generation that begins with the given sequence, or nil.
+func (d *idSet) generation(first uint64) *idGeneration {
+	for _, g := range d.generations {
+		if g.first == first {
+			return g
+		}
+	}
+	return nil
+}
+
+// valid reports whether the generations are in order, and begin below the next sequence of their queue.
+func (d *idSet) valid(nextSeq uint64) bool {
+	for i, g := range d.generations {
+		end := d.added
+		if i+1 < len(d.generations) {
+			end = d.generations[i+1].number
+		}
+		if g.n == 0 || g.number+g.n != end || g.first >= nextSeq || i > 0 && g.first <= d.generations[i-1].first ||
+			g.lastMS < g.timeMS {
+			return false
+		}
+	}
+	return len(d.generations) > 0 || d.added == 0
 }
 
 func (d *idSet) empty() bool { return d.duplicates == 0 && len(d.generations) == 0 }
@@ -459,22 +488,11 @@ func (q *Queue) checkIDs(bad func(string, ...any)) {
 	if q.ids == nil {
 		return
 	}
-	list := q.ids.generations
-	if q.config.DedupWindow == 0 && len(list) > 0 {
+	if q.config.DedupWindow == 0 && len(q.ids.generations) > 0 && !q.incoming() {
 		bad("message IDs without a deduplication window")
 	}
-	if len(list) == 0 && q.ids.added != 0 {
-		bad("%d message IDs without a generation", q.ids.added)
-	}
-	for i, g := range list {
-		end := q.ids.added
-		if i+1 < len(list) {
-			end = list[i+1].number
-		}
-		if g.n == 0 || g.number+g.n != end || g.first >= q.nextSeq || i > 0 && g.first <= list[i-1].first ||
-			g.lastMS < g.timeMS {
-			bad("generation %d of message IDs is invalid", g.first)
-		}
+	if !q.ids.valid(q.nextSeq) {
+		bad("%d message IDs in %d generations are not valid", q.ids.added, len(q.ids.generations))
 	}
 }
 

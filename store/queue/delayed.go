@@ -210,38 +210,47 @@ func (c *collector) delayed(queues []*Queue) {
 func (l *Loader) delays(k, v *cursor) {
 	q := l.getQueue(k)
 	chunk := k.be64()
-	n := v.uvarint(ChunkSize)
-	if n == 0 {
-		v.fail("chunk without delayed messages")
+	c := v.delayChunk()
+	if v.err != nil {
 		return
 	}
 	if q.delayed == nil {
 		q.own().delayed = &delaySet{chunks: make(map[uint64]*delayChunk)}
 	}
-	c := &delayChunk{n: int(n), stored: true}
+	c.stored = true
 	q.delayed.chunks[chunk] = c
-	q.delayed.n += n
-	l.s.delayed += n
+	q.delayed.n += uint64(c.n)
+	l.s.delayed += uint64(c.n)
+}
+
+func (c *cursor) delayChunk() *delayChunk {
+	n := c.uvarint(ChunkSize)
+	d := &delayChunk{n: int(n)}
+	if n == 0 {
+		c.fail("chunk without delayed messages")
+		return d
+	}
 	found, last := 0, -1
 	if n > fewDelayed {
-		c.all = new(words)
-		for w := range c.all {
-			c.all[w] = v.u64()
-			found += ones(c.all[w])
+		d.all = new(words)
+		for w := range d.all {
+			d.all[w] = c.u64()
+			found += ones(d.all[w])
 		}
 	} else {
 		for range n {
-			offset := int(v.uvarint(chunkMask))
-			if v.err != nil || offset <= last {
+			offset := int(c.uvarint(chunkMask))
+			if c.err != nil || offset <= last {
 				break
 			}
-			c.few = append(c.few, uint16(offset))
+			d.few = append(d.few, uint16(offset))
 			last, found = offset, found+1
 		}
 	}
-	if v.err == nil && found != int(n) {
-		v.fail("delayed messages out of order, or wrong count")
+	if c.err == nil && found != int(n) {
+		c.fail("delayed messages out of order, or wrong count")
 	}
+	return d
 }
 
 func (q *Queue) checkDelayed(bad func(string, ...any)) {

@@ -26,6 +26,12 @@ type FleetState struct {
 	JoinEpoch uint64
 	// MaxEpoch is the highest epoch in the log of the pair, including earlier memberships.
 	MaxEpoch uint64
+	// ImportEpoch is the highest epoch of an import that has begun or was canceled in this membership; 0 for none. An
+	// import with this epoch or a lower one cannot begin (INV-28).
+	ImportEpoch uint64
+	// UnfencedEpoch is the highest epoch of a fence that was removed in this membership; 0 for none. Queues cannot be
+	// fenced with this epoch or a lower one (INV-28).
+	UnfencedEpoch uint64
 }
 
 // Member reports whether the pair is a member of a fleet.
@@ -76,6 +82,9 @@ func (s *State) checkOwn(o *txn.Op) txn.Code {
 		if q == nil {
 			return txn.ErrQueueNotFound
 		}
+		if code := q.checkServed(); code != txn.OK {
+			return code
+		}
 		current = s.OwnershipEpoch(q)
 	}
 	if !t.Member() || o.Number <= current && !mutate.Off("INV-27-epoch-decreases") {
@@ -102,8 +111,11 @@ func (s *State) checkFleet(o *txn.Op) txn.Code {
 	if c.Action == txn.FleetJoin {
 		ok = !ok && (c.Epoch > t.MaxEpoch || mutate.Off("INV-27-join-under-an-older-epoch"))
 	}
-	if !ok {
+	switch {
+	case !ok:
 		return txn.ErrFleetChanged
+	case c.Action == txn.FleetLeave && len(s.moves.byEpoch) > 0:
+		return txn.ErrMoved
 	}
 	return txn.OK
 }
@@ -147,9 +159,17 @@ func (s *State) DetachedFleet() (key, value []byte, ok bool) {
 }
 
 func (t *fleet) appendValue(dst []byte) []byte {
-	dst = append(append(dst, valueVersion), t.ID[:]...)
+	version, moves := byte(valueVersion), t.ImportEpoch|t.UnfencedEpoch != 0
+	if moves {
+		version = importVersion
+	}
+	dst = append(append(dst, version), t.ID[:]...)
 	dst = appendString(dst, t.Pair)
-	return binary.AppendUvarint(binary.AppendUvarint(dst, t.JoinEpoch), t.MaxEpoch)
+	dst = binary.AppendUvarint(binary.AppendUvarint(dst, t.JoinEpoch), t.MaxEpoch)
+	if moves {
+		dst = binary.AppendUvarint(binary.AppendUvarint(dst, t.ImportEpoch), t.UnfencedEpoch)
+	}
+	return dst
 }
 
 func (c *collector) fleet(t *fleet) {
@@ -160,10 +180,21 @@ func (c *collector) fleet(t *fleet) {
 
 func (l *Loader) fleet(v *cursor) {
 	t := &l.s.fleet
-	v.version()
+	moves := len(v.b) > 0 && v.b[0] == importVersion
+	if moves {
+		v.u8()
+	} else {
+		v.version()
+	}
 	copy(t.ID[:], v.take(uint64(len(t.ID))))
 	t.Pair = string(v.take(v.uvarint(txn.MaxNameBytes)))
 	t.JoinEpoch, t.MaxEpoch = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
+	if moves {
+		t.ImportEpoch, t.UnfencedEpoch = v.uvarint(math.MaxUint64), v.uvarint(math.MaxUint64)
+	}
+	if v.err == nil && moves && t.ImportEpoch|t.UnfencedEpoch == 0 {
+		v.fail("epochs of moves are 0")
+	}
 	if v.err == nil && t.MaxEpoch == 0 {
 		v.fail("fleet without an epoch")
 	}
@@ -172,8 +203,10 @@ func (l *Loader) fleet(v *cursor) {
 func (t *fleet) check(bad func(string, ...any)) {
 	member := t.Member()
 	if member != (t.JoinEpoch > 0) || member != (t.Pair != "") || member && txn.CheckName(t.Pair) != nil ||
-		t.JoinEpoch > t.MaxEpoch {
-		bad("fleet %v has pair %.40q, join epoch %d and maximum epoch %d", t.ID, t.Pair, t.JoinEpoch, t.MaxEpoch)
+		max(t.JoinEpoch, t.ImportEpoch, t.UnfencedEpoch) > t.MaxEpoch ||
+		!member && t.ImportEpoch|t.UnfencedEpoch != 0 {
+		bad("fleet %v has pair %.40q, join epoch %d, import epoch %d, unfenced epoch %d and maximum epoch %d", t.ID, t.Pair,
+			t.JoinEpoch, t.ImportEpoch, t.UnfencedEpoch, t.MaxEpoch)
 	}
 }
 

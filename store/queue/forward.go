@@ -50,6 +50,8 @@ func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 		switch {
 		case target == nil:
 			return txn.ErrQueueNotFound
+		case target.checkServed() != txn.OK:
+			return txn.ErrMoved
 		case target == q, len(target.Forwards()) > 0:
 			return txn.ErrForwardChain
 		case slices.ContainsFunc(rules[:i], func(other txn.Forward) bool { return other.Target == r.Target }):
@@ -105,6 +107,9 @@ func (s *State) checkForward(o *txn.Op) txn.Code {
 		return codeOf(err)
 	}
 	if target != nil {
+		if code := target.checkServed(); code != txn.OK {
+			return code
+		}
 		if target.publishPaused() {
 			return txn.ErrQueuePaused
 		}
@@ -193,14 +198,16 @@ func (c *collector) forwards(queues []*Queue) {
 }
 
 func (l *Loader) forwards(k, v *cursor) {
-	q := l.getQueue(k)
-	v.version()
-	rules, err := txn.DecodeForwards(v.b)
-	if v.b = nil; err != nil || len(rules) == 0 {
-		v.fail("invalid forwards: %v", err)
-		return
+	l.getQueue(k).own().forwards = &forwards{rules: v.forwardRules(), stored: true}
+}
+
+func (c *cursor) forwardRules() []txn.Forward {
+	c.version()
+	rules, err := txn.DecodeForwards(c.b)
+	if c.b = nil; err != nil || len(rules) == 0 {
+		c.fail("invalid forwards: %v", err)
 	}
-	q.own().forwards = &forwards{rules: rules, stored: true}
+	return rules
 }
 
 func (s *State) checkForwards(q *Queue, bad func(format string, args ...any)) {

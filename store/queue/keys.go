@@ -30,6 +30,7 @@ import (
 //	s queue(8) sub(4)            a subscription
 //	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
 //	u queue(8)                   pauses of a queue and its subscriptions
+//	w epoch(8)                   a move of queues to or from another pair
 //	x kind lsn(8)                a prepared transaction, or the outcome of one
 //	x kind lsn(8) part(4)        a part of a prepared transaction
 //	y pattern                    a policy
@@ -54,12 +55,13 @@ const (
 	keySub        = 's'
 	keySchedule   = 't'
 	keyPauses     = 'u'
+	keyMove       = 'w'
 	keyPrepared   = 'x'
 	keyPolicy     = 'y'
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, g, k, m, o, p, q, r, s, u, y and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, o, p, q, r, s, u, w, y and z, and of x except for parts.
 const valueVersion = 1
 
 // optionsVersion is the first byte of the value of an s key with options. Releases before 0.2.0 reject it.
@@ -67,6 +69,9 @@ const optionsVersion = 2
 
 // ownedVersion is the first byte of the value of a q key with an ownership epoch, which is the second field.
 const ownedVersion = 2
+
+// importVersion is the first byte of the value of an o key with epochs of moves.
+const importVersion = 2
 
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }

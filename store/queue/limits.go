@@ -47,6 +47,8 @@ type limits struct {
 	queues, meta, access, policies    int
 	released, taken                   int
 	prepared, preparedBytes, outcomes int
+	moves                             int
+	importChunks                      uint64
 	producers, producerOps, totalOps  int
 	producerDuplicates                int
 	totalDuplicates                   int
@@ -57,6 +59,7 @@ func defaultLimits() limits {
 	return limits{
 		queues: MaxQueues, meta: MaxMeta, access: MaxAccess, policies: MaxPolicies, released: MaxReleased, taken: MaxTaken,
 		prepared: MaxPrepared, preparedBytes: MaxPreparedBytes, outcomes: PreparedOutcomes,
+		moves: MaxMoves, importChunks: maxImportChunks,
 		producers: MaxProducers, producerOps: maxProducerOps, totalOps: maxProducersOps,
 		producerDuplicates: MaxProducerDuplicates, totalDuplicates: maxProducersDuplicates,
 		producerWindow: ProducerWindow, evictionThreshold: ProducerWindow,

@@ -75,6 +75,8 @@ func (l *Loader) Put(key, value []byte) error {
 		l.queue(&k, &v)
 	case keyFleet:
 		l.fleet(&v)
+	case keyMove:
+		l.move(&k, &v)
 	case keySite:
 		l.site(&v)
 	case keySub:
@@ -100,12 +102,16 @@ func (l *Loader) Finish(applied uint64) (*State, error) {
 	if l.count > 0 && !l.hasMain {
 		return nil, fmt.Errorf("%w: state record missing", ErrCorrupt)
 	}
+	if err := l.linkMoves(); err != nil {
+		return nil, err
+	}
 	byName := func(a, b *Queue) int { return cmp.Compare(a.name, b.name) }
 	for _, q := range slices.SortedFunc(maps.Values(l.byQueue), byName) {
 		if err := l.finishQueue(q); err != nil {
 			return nil, fmt.Errorf("queue %d %.40q: %w", q.id, q.name, err)
 		}
 	}
+	s.endMoves()
 	if err := s.finishPolicies(); err != nil {
 		return nil, err
 	}
@@ -129,13 +135,13 @@ func (l *Loader) finishQueue(q *Queue) error {
 		return fmt.Errorf("%w: record missing", ErrCorrupt)
 	case q.id >= s.nextQueue:
 		return fmt.Errorf("%w: queue number is not assigned yet", ErrCorrupt)
-	case s.byName[q.name] != nil:
+	case s.byName[q.name] != nil || s.moves.names[q.name] != nil:
 		return fmt.Errorf("%w: another queue has the same name", ErrCorrupt)
 	}
 	slices.SortFunc(q.subs, func(a, b *Sub) int { return cmp.Compare(a.id, b.id) })
 	for _, sub := range q.subs {
-		if !sub.loaded || sub.id >= q.nextSub && sub.id != txn.RetentionSub || sub.acks.floor > q.nextSeq ||
-			sub.start > sub.acks.floor {
+		hidden := sub.id == txn.RetentionSub || sub.id == importSub && q.incoming()
+		if !sub.loaded || sub.id >= q.nextSub && !hidden || sub.acks.floor > q.nextSeq || sub.start > sub.acks.floor {
 			return fmt.Errorf("%w: record of subscription %d is missing or invalid", ErrCorrupt, sub.id)
 		}
 		if !sub.place(l.maxChunks) {
@@ -152,10 +158,29 @@ func (l *Loader) finishQueue(q *Queue) error {
 	q.collected, q.tail.first = q.nextSeq, q.nextSeq
 	s.messages += q.messages
 	s.bytes += q.bytes
+	if q.incoming() {
+		s.moves.incoming[q.id], s.moves.names[q.name] = q, q
+		q.stageSubs()
+		return nil
+	}
+	c := q.config
+	q.config = nil // it is not counted
+	s.setConfig(q, c)
+	for _, sub := range q.subs {
+		addReferences(s.deadLettersTo, sub.deadLetter(), 1)
+	}
 	s.addQueue(q)
 	s.countForwards(q, 1)
 	s.countPaused(q)
 	return nil
+}
+
+// stageSubs separates the subscriptions of a loaded incoming queue from the hidden one.
+func (q *Queue) stageSubs() {
+	if hidden := q.importSub(); hidden != nil {
+		q.own().staged = slices.DeleteFunc(q.subs, func(sub *Sub) bool { return sub == hidden })
+		q.subs = []*Sub{hidden}
+	}
 }
 
 func (l *Loader) getQueue(k *cursor) *Queue {
@@ -215,7 +240,7 @@ func (l *Loader) queue(k, v *cursor) {
 		v.err = err
 		return
 	}
-	l.s.setConfig(q, l.s.settingsOf(nil, q.name, &config, fields)) // without policies until finishPolicies
+	q.config = l.s.settingsOf(nil, q.name, &config, fields) // without policies until finishPolicies
 	v.b = rest
 	q.nextSeq = v.uvarint(math.MaxUint64 >> 1)
 	q.nextSub = uint32(v.uvarint(math.MaxUint32))
@@ -229,7 +254,7 @@ func (l *Loader) queue(k, v *cursor) {
 			v.fail("zero counts")
 		}
 	}
-	if v.err == nil && (q.nextSeq == 0 || q.nextSub == 0 || txn.CheckName(q.name) != nil) {
+	if v.err == nil && (q.nextSeq == 0 || q.nextSub == 0 || txn.CheckQueueName(q.name) != nil) {
 		v.fail("invalid number or name")
 	}
 	q.loaded = true
@@ -237,35 +262,39 @@ func (l *Loader) queue(k, v *cursor) {
 
 func (l *Loader) sub(k, v *cursor) {
 	sub := l.getSub(k)
-	hasOptions := len(v.b) > 0 && v.b[0] == optionsVersion
-	if hasOptions {
-		v.u8()
-	} else {
-		v.version()
-	}
-	name := string(v.take(v.uvarint(txn.MaxNameBytes)))
-	sub.start = v.uvarint(math.MaxUint64)
-	sub.acks.floor = v.uvarint(math.MaxUint64)
-	badName := name != ""
-	if sub.id != txn.RetentionSub {
-		badName = txn.CheckName(name) != nil
-	}
-	if v.err == nil && (sub.acks.floor == 0 || badName) {
-		v.fail("invalid number or name")
-	}
+	name, options := v.subscription(sub)
 	if v.err != nil {
 		return
 	}
-	var options txn.SubscriptionOptions
+	sub.setOptions(name, options)
+	sub.loaded, sub.stored = true, true
+}
+
+// subscription decodes the value of an s key, and sets start and floor of sub, which has an id.
+func (c *cursor) subscription(sub *Sub) (name string, options txn.SubscriptionOptions) {
+	hasOptions := len(c.b) > 0 && c.b[0] == optionsVersion
 	if hasOptions {
-		options, v.err = txn.DecodeSubscriptionOptions(v.b)
-		if v.b = nil; v.err == nil && options == (txn.SubscriptionOptions{}) {
-			v.fail("missing subscription options")
+		c.u8()
+	} else {
+		c.version()
+	}
+	name = string(c.take(c.uvarint(txn.MaxNameBytes)))
+	sub.start = c.uvarint(math.MaxUint64)
+	sub.acks.floor = c.uvarint(math.MaxUint64)
+	badName := name != ""
+	if sub.id != txn.RetentionSub && sub.id != importSub {
+		badName = txn.CheckName(name) != nil
+	}
+	if c.err == nil && (sub.acks.floor == 0 || badName) {
+		c.fail("invalid number or name")
+	}
+	if c.err == nil && hasOptions {
+		options, c.err = txn.DecodeSubscriptionOptions(c.b)
+		if c.b = nil; c.err == nil && options == (txn.SubscriptionOptions{}) {
+			c.fail("missing subscription options")
 		}
 	}
-	sub.setOptions(name, options)
-	addReferences(l.s.deadLettersTo, sub.deadLetter(), 1)
-	sub.loaded, sub.stored = true, true
+	return name, options
 }
 
 // acks decodes a chunk of acknowledgements. It stores the chunk in an unordered slot and the chunk number in gone,
@@ -273,22 +302,31 @@ func (l *Loader) sub(k, v *cursor) {
 func (l *Loader) acks(k, v *cursor) {
 	a := &l.getSub(k).acks
 	chunk := k.be64()
-	slot := ackSlot{stored: true}
-	if len(v.b) == 0 {
-		slot.full = true
+	slot := v.ackChunk()
+	slot.stored = true
+	if slot.full {
 		a.above += ChunkSize
 	} else {
-		slot.c = new(ackChunk)
-		for w := range slot.c.words {
-			slot.c.words[w] = v.u64()
-			slot.c.n += ones(slot.c.words[w])
-		}
-		if v.err == nil && (slot.c.n == 0 || slot.c.n == ChunkSize) {
-			v.fail("invalid acknowledgement chunk")
-		}
 		a.above += uint64(slot.c.n)
 	}
 	a.slots, a.gone = append(a.slots, slot), append(a.gone, chunk)
+}
+
+// ackChunk decodes the value of an a key.
+func (c *cursor) ackChunk() (slot ackSlot) {
+	if len(c.b) == 0 {
+		slot.full = true
+		return slot
+	}
+	slot.c = new(ackChunk)
+	for w := range slot.c.words {
+		slot.c.words[w] = c.u64()
+		slot.c.n += ones(slot.c.words[w])
+	}
+	if c.err == nil && (slot.c.n == 0 || slot.c.n == ChunkSize) {
+		c.fail("invalid acknowledgement chunk")
+	}
+	return slot
 }
 
 // place moves the chunks to their positions. It returns false if the acknowledgements or delivery counts are invalid.
@@ -408,22 +446,28 @@ func (l *Loader) counts(k, v *cursor) {
 	}
 	c := sub.counts.chunk(k.be64())
 	c.stored = true
-	n := v.uvarint(ChunkSize)
+	c.entries = append(c.entries, v.countEntries()...)
+}
+
+// countEntries decodes the value of a d key.
+func (c *cursor) countEntries() (entries []countEntry) {
+	n := c.uvarint(ChunkSize)
 	last := -1
 	for range n {
-		e := countEntry{offset: uint16(v.uvarint(chunkMask)), count: uint32(v.uvarint(math.MaxUint32))}
-		if v.err == nil && (int(e.offset) <= last || e.count == 0) {
-			v.fail("delivery counts out of order")
+		e := countEntry{offset: uint16(c.uvarint(chunkMask)), count: uint32(c.uvarint(math.MaxUint32))}
+		if c.err == nil && (int(e.offset) <= last || e.count == 0) {
+			c.fail("delivery counts out of order")
 		}
-		if v.err != nil {
-			return
+		if c.err != nil {
+			return entries
 		}
 		last = int(e.offset)
-		c.entries = append(c.entries, e)
+		entries = append(entries, e)
 	}
 	if n == 0 {
-		v.fail("chunk without delivery counts")
+		c.fail("chunk without delivery counts")
 	}
+	return entries
 }
 
 func (l *Loader) producer(k, v *cursor) {
@@ -529,7 +573,10 @@ func (s *State) All(yield func(key, value []byte) bool) {
 	if s.fleet.MaxEpoch != 0 {
 		add([]byte{keyFleet}, s.fleet.appendValue)
 	}
-	for q := range s.Queues {
+	for epoch, m := range s.moves.byEpoch {
+		add(moveKey(nil, epoch), m.appendValue)
+	}
+	for q := range s.stored {
 		add(queueKey(nil, keyQueue, q.id), q.appendValue)
 		if len(q.Forwards()) > 0 {
 			add(forwardsKey(nil, q.id), q.forwards.appendValue)
@@ -553,7 +600,7 @@ func (s *State) All(yield func(key, value []byte) bool) {
 				add(prioritiesKey(nil, q.id, chunk), c.appendValue)
 			}
 		}
-		for _, sub := range q.subs {
+		for _, sub := range q.storedSubs() {
 			add(subKey(nil, keySub, q.id, sub.id), sub.appendValue)
 			for i := range sub.acks.slots {
 				if slot := &sub.acks.slots[i]; slot.full || slot.c != nil {

@@ -150,8 +150,9 @@ func (q *modelQueue) checkDelayed(t *testing.T, got *Queue) {
 func (r *replica) scheduled() []txn.Due {
 	stored := storedSchedule(r.t, r.pages.kv)
 	last := txn.Due{TimeMS: NeverMS}
-	found := r.state.Scheduled(txn.Due{}, last, stored, 1<<30, nil)
-	some := r.state.Scheduled(txn.Due{}, last, stored, 7, nil)
+	all := func(txn.Due) bool { return false }
+	found := r.state.scheduled(txn.Due{}, last, stored, 1<<30, nil, all)
+	some := r.state.scheduled(txn.Due{}, last, stored, 7, nil, all)
 	require.Equal(r.t, found[:min(7, len(found))], some)
 	return found
 }

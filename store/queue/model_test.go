@@ -606,7 +606,17 @@ func (ws *modelSub) check(t *testing.T, s *Sub, next uint64) {
 }
 
 func TestModel(t *testing.T) {
-	first, seeds, steps := uint64(0), uint64(tier.Count(5, 8)), 500
+	const steps = 500
+	first, seeds := modelSeeds(t, tier.Count(5, 8))
+	for seed := first; seed < first+seeds; seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, steps) })
+	}
+}
+
+// modelSeeds returns the first seed of a model test and the number of seeds.
+func modelSeeds(t *testing.T, n int) (first, seeds uint64) {
+	t.Helper()
+	seeds = uint64(n)
 	if testing.Short() {
 		seeds = 2
 	}
@@ -616,9 +626,7 @@ func TestModel(t *testing.T) {
 		}
 		seeds = parse(t, env)
 	}
-	for seed := first; seed < first+seeds; seed++ {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) { runModel(t, seed, steps) })
-	}
+	return first, seeds
 }
 
 func parse(t *testing.T, s string) uint64 {

@@ -24,8 +24,11 @@ func (q *Queue) Pause() txn.Pause { return q.pauseOf(0) }
 // Pause returns the pause of the subscription itself, regardless of the pause of its queue.
 func (s *Sub) Pause() txn.Pause { return s.q.pauseOf(s.id) }
 
-// Paused reports whether the delivery of the subscription is paused, by its own pause or by the pause of its queue.
-func (s *Sub) Paused() bool { return s.q.pauses != nil && (s.Pause().Deliver || s.q.Pause().Deliver) }
+// Paused reports whether the delivery of the subscription is paused, by its own pause or by the pause or the fence of
+// its queue.
+func (s *Sub) Paused() bool {
+	return s.q.move != nil || s.q.pauses != nil && (s.Pause().Deliver || s.q.Pause().Deliver)
+}
 
 func (q *Queue) pauseOf(sub uint32) (p txn.Pause) {
 	if q.pauses != nil {
@@ -120,28 +123,31 @@ func (c *collector) pauses(queues []*Queue) {
 }
 
 func (l *Loader) pauses(k, v *cursor) {
-	q := l.getQueue(k)
-	v.version()
-	n := v.uvarint(txn.MaxSubscriptions + 1)
-	p := &pauses{bySub: make(map[uint32]txn.Pause, n), stored: true}
-	for last := -1; n > 0 && v.err == nil; n-- {
-		sub := uint32(v.uvarint(math.MaxUint32))
-		pause, rest, err := txn.DecodePause(v.b)
+	l.getQueue(k).own().pauses = &pauses{bySub: v.pauseList(), stored: true}
+}
+
+func (c *cursor) pauseList() map[uint32]txn.Pause {
+	c.version()
+	n := c.uvarint(txn.MaxSubscriptions + 1)
+	bySub := make(map[uint32]txn.Pause, n)
+	for last := -1; n > 0 && c.err == nil; n-- {
+		sub := uint32(c.uvarint(math.MaxUint32))
+		pause, rest, err := txn.DecodePause(c.b)
 		if err != nil {
-			v.err = err
-			return
+			c.err = err
+			return bySub
 		}
-		v.b = rest
-		pause.TimeMS = v.uvarint(txn.MaxTimeMS)
+		c.b = rest
+		pause.TimeMS = c.uvarint(txn.MaxTimeMS)
 		if int(sub) <= last || !pause.Paused() || sub != 0 && pause.Publish {
-			v.fail("invalid pause")
+			c.fail("invalid pause")
 		}
-		p.bySub[sub], last = pause, int(sub)
+		bySub[sub], last = pause, int(sub)
 	}
-	if v.err == nil && len(p.bySub) == 0 {
-		v.fail("list of pauses is empty")
+	if c.err == nil && len(bySub) == 0 {
+		c.fail("list of pauses is empty")
 	}
-	q.own().pauses = p
+	return bySub
 }
 
 func (s *State) checkPauses(q *Queue, bad func(format string, args ...any)) {

@@ -228,8 +228,10 @@ func (s *State) checkPolicy(o *txn.Op) txn.Code {
 		return txn.ErrTooManyPolicies
 	case target != txn.NoQueue && s.queues.get(target) == nil:
 		return txn.ErrQueueNotFound
+	case target != txn.NoQueue && s.queues.get(target).checkServed() != txn.OK:
+		return txn.ErrMoved
 	}
-	return txn.OK
+	return s.checkFencedPolicy(string(o.Name))
 }
 
 func (s *State) changePolicy(o *txn.Op) {

@@ -151,6 +151,9 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 		if q == nil {
 			return txn.ErrQueueNotFound
 		}
+		if code := q.checkServed(); code != txn.OK {
+			return code
+		}
 		if op.Code != txn.OpForward {
 			s.published.count = 0
 		}

@@ -46,7 +46,11 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	epoch            uint64 // of the last OpOwn; 0 for none
+	epoch            uint64 // of the last OpOwn or take; 0 for none
+	// move is the move of a fenced or incoming queue; otherwise nil.
+	move *move
+	// staged contains the imported subscriptions of an incoming queue that is not complete, ordered by id.
+	staged []*Sub
 	// policies contains the overrides of subscriptions, by subscription number.
 	policies map[uint32]policy
 }
@@ -289,8 +293,12 @@ func (q *Queue) deadWord(chunk uint64, w int) uint64 {
 }
 
 func (q *Queue) ackedByAll(except *Sub, chunk uint64, w int) uint64 {
+	return ackedByAll(q.subs, except, chunk, w)
+}
+
+func ackedByAll(subs []*Sub, except *Sub, chunk uint64, w int) uint64 {
 	v := ^uint64(0)
-	for _, s := range q.subs {
+	for _, s := range subs {
 		if s == except {
 			continue
 		}

@@ -88,7 +88,10 @@ func (x *schedule) remove(e txn.Due) {
 
 func (s *State) due(o *txn.Op) (changed uint64) {
 	for e := range o.Dues {
-		q := s.queues.get(e.Queue)
+		q := s.Queue(e.Queue)
+		if q != nil && q.move != nil && !mutate.Off("INV-28-due-changes-a-queue-that-moves") {
+			continue // INV-28
+		}
 		if !s.isDue(q, e) && !mutate.Off("INV-17-expires-before-its-time") {
 			continue // INV-17
 		}
@@ -187,11 +190,25 @@ func (s *State) ScheduleWritten() {
 }
 
 // Scheduled appends at most limit schedule entries between after, exclusive, and upTo, inclusive, to dst, in order.
-// stored must contain all entries of that range in the tree, read at the current ScheduleVersion.
+// stored must contain all entries of that range in the tree, read at the current ScheduleVersion. Scheduled omits the
+// entries of fenced and incoming queues.
 func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst []txn.Due) []txn.Due {
+	skip := func(txn.Due) bool { return false }
+	if len(s.moves.byEpoch) > 0 {
+		skip = func(e txn.Due) bool {
+			q := s.Queue(e.Queue)
+			return q != nil && q.move != nil
+		}
+	}
+	return s.scheduled(after, upTo, stored, limit, dst, skip)
+}
+
+func (s *State) scheduled(
+	after, upTo txn.Due, stored []txn.Due, limit int, dst []txn.Due, skip func(txn.Due) bool,
+) []txn.Due {
 	x, begin := &s.schedule, len(dst)
 	for _, e := range stored {
-		if !x.now.removed.has(e) && !x.written.removed.has(e) {
+		if !x.now.removed.has(e) && !x.written.removed.has(e) && !skip(e) {
 			dst = append(dst, e)
 		}
 	}
@@ -201,7 +218,7 @@ func (s *State) Scheduled(after, upTo txn.Due, stored []txn.Due, limit int, dst 
 			if n == limit || e.Compare(upTo) > 0 {
 				return false
 			}
-			if g == &x.now || !x.now.removed.has(e) {
+			if (g == &x.now || !x.now.removed.has(e)) && !skip(e) {
 				dst = append(dst, e)
 				n++
 			}

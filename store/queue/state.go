@@ -31,6 +31,7 @@ type State struct {
 	prepared  preparedSet
 	site      site
 	fleet     fleet
+	moves     moveSet
 
 	messages  uint64
 	bytes     uint64
@@ -97,6 +98,7 @@ func New() *State {
 		ttls:          make(map[uint64]int64),
 		expiring:      make(map[uint64]struct{}),
 		paused:        make(map[uint64]struct{}),
+		moves:         newMoveSet(),
 	}
 	s.setLimits(s.limits)
 	s.schedule.soonest = NeverMS
@@ -116,22 +118,28 @@ func (s *State) Applied() uint64 { return s.applied }
 // Applied, and at sites with the same SiteState.Logical.
 func (s *State) Digest() uint64 { return s.digest }
 
-// QueueCount returns the number of queues.
+// QueueCount returns the number of queues, without incoming queues.
 func (s *State) QueueCount() int { return s.queues.n }
 
-// Messages returns the number of live messages in all queues.
+// Messages returns the number of live messages in all queues, including incoming queues.
 func (s *State) Messages() uint64 { return s.messages }
 
-// Bytes returns the stored bytes of the live messages in all queues.
+// Bytes returns the stored bytes of the live messages in all queues, including incoming queues.
 func (s *State) Bytes() uint64 { return s.bytes }
 
 // TailBytes returns the memory used by messages that are not in pages yet.
 func (s *State) TailBytes() int64 { return s.tailBytes }
 
-// Queue returns a queue by number, or nil if it does not exist.
-func (s *State) Queue(id uint64) *Queue { return s.queues.get(id) }
+// Queue returns a queue by number, or nil if it does not exist. It also returns incoming queues, which QueueByName does
+// not return.
+func (s *State) Queue(id uint64) *Queue {
+	if q := s.queues.get(id); q != nil {
+		return q
+	}
+	return s.moves.incoming[id]
+}
 
-// QueueByName returns a queue by name, or nil if it does not exist.
+// QueueByName returns a queue by name, or nil if it does not exist. It does not return incoming queues.
 func (s *State) QueueByName(name string) *Queue { return s.byName[name] }
 
 // List appends at most limit queues to dst, in name order. Their names begin with prefix and sort after the given
@@ -150,10 +158,11 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 	return dst
 }
 
-// Queues iterates over all queues in name order.
+// Queues iterates over all queues in name order, without incoming queues.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
-// Temporary returns the temporary queues, ordered by number. The active deletes them after a time without consumers.
+// Temporary returns the temporary queues that are not fenced, ordered by number. The active deletes them after a time
+// without consumers.
 func (s *State) Temporary() []*Queue {
 	queues := make([]*Queue, 0, len(s.temporary))
 	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {
@@ -165,8 +174,8 @@ func (s *State) Temporary() []*Queue {
 // TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, releasing, moving,
 // purging and seeking messages touch a queue, as do delayed messages that become deliverable. Altering, pausing,
 // resuming or deleting a queue, or one of its subscriptions, also touches it. TakeTouched adds MetaQueue if an internal
-// entry changed, AccessQueue if the access table changed, FleetQueue if the pair joined or left a fleet, and
-// OverflowQueue if a queue exceeds its limits and the active must move the excess.
+// entry changed, AccessQueue if the access table changed, FleetQueue if the pair joined or left a fleet or a
+// move changed, and OverflowQueue if a queue exceeds its limits and the active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false

@@ -15,13 +15,22 @@ type tail struct {
 	bytes  int64
 }
 
-// tailBlock contains records and their CRC32C. An unknown CRC32C is 0; sums is nil if all are unknown.
+// tailBlock contains records and their CRC32C. An unknown CRC32C is 0; sums is nil if all are unknown. If records is
+// nil, the block has blockEntries entries of dead messages, which require no memory.
 type tailBlock struct {
 	records [][]byte
 	sums    []uint32
 }
 
 func newTailBlock(entries int) tailBlock { return tailBlock{records: make([][]byte, 0, entries)} }
+
+// entries returns the number of entries, including removed ones at the front.
+func (b *tailBlock) entries() int {
+	if b.records == nil {
+		return blockEntries
+	}
+	return len(b.records)
+}
 
 // push appends a record. sum is its CRC32C, or 0 if unknown.
 func (b *tailBlock) push(rec []byte, sum uint32) {
@@ -62,7 +71,7 @@ func (t *tail) reserve(n int) {
 // push appends a record. sum is its CRC32C, or 0 if unknown.
 func (t *tail) push(rec []byte, sum uint32) {
 	k := len(t.blocks) - 1
-	if k < 0 || len(t.blocks[k].records) == blockEntries {
+	if k < 0 || t.blocks[k].entries() == blockEntries {
 		t.blocks = append(t.blocks, newTailBlock(blockEntries))
 		k++
 	}
@@ -71,10 +80,30 @@ func (t *tail) push(rec []byte, sum uint32) {
 	t.bytes += cost(rec)
 }
 
+// skip appends n entries of dead messages.
+func (t *tail) skip(n uint64) {
+	t.n += int(n)
+	for n > 0 {
+		k := len(t.blocks) - 1
+		switch {
+		case k >= 0 && t.blocks[k].entries() < blockEntries:
+			t.blocks[k].push(nil, 0)
+			n--
+		case n >= blockEntries:
+			t.blocks = append(t.blocks, tailBlock{})
+			n -= blockEntries
+		default:
+			t.blocks = append(t.blocks, newTailBlock(blockEntries))
+		}
+	}
+}
+
 func (t *tail) entry(seq uint64) *[]byte {
 	if i := seq - t.first; seq >= t.first && i < uint64(t.n) {
 		k := i + uint64(t.head)
-		return &t.blocks[k/blockEntries].records[k%blockEntries]
+		if b := t.blocks[k/blockEntries].records; b != nil {
+			return &b[k%blockEntries]
+		}
 	}
 	return nil
 }
@@ -95,23 +124,25 @@ func (t *tail) drop(seq uint64) int64 {
 // pop removes the first entry, which is dead or flushed, and returns the number of bytes freed. It clears the entry,
 // since a long-lived block would otherwise retain thousands of messages.
 func (t *tail) pop() (freed int64) {
-	b := t.blocks[0].records
-	if b[t.head] != nil {
-		freed = cost(b[t.head])
-		t.bytes -= freed
+	b, entries := t.blocks[0].records, t.blocks[0].entries()
+	if b != nil {
+		if b[t.head] != nil {
+			freed = cost(b[t.head])
+			t.bytes -= freed
+		}
+		b[t.head] = nil
 	}
-	b[t.head] = nil
 	t.first++
 	t.head++
 	t.n--
-	if t.head < len(b) {
+	if t.head < entries {
 		return freed
 	}
 	if len(t.blocks) > 1 {
 		k := copy(t.blocks, t.blocks[1:])
 		t.blocks[k] = tailBlock{}
 		t.blocks = t.blocks[:k]
-	} else if blockFirst := t.first - uint64(len(b)); cap(b) <= keepEntries && blockFirst >= t.shared {
+	} else if blockFirst := t.first - uint64(len(b)); b != nil && cap(b) <= keepEntries && blockFirst >= t.shared {
 		t.blocks[0] = tailBlock{records: b[:0]}
 	} else {
 		t.blocks = nil
@@ -121,10 +152,18 @@ func (t *tail) pop() (freed int64) {
 }
 
 func (t *tail) trim() (freed int64) {
-	for t.n > 0 && t.blocks[0].records[t.head] == nil {
+	for t.n > 0 && t.dead() {
 		freed += t.pop()
 	}
 	return freed
+}
+
+// dead reports whether the first entry is the entry of a dead message.
+func (t *tail) dead() bool {
+	if b := t.blocks[0].records; b != nil {
+		return b[t.head] == nil
+	}
+	return true
 }
 
 // share yields the first entries, about maxBytes but at least one entry, as one slice per block. The yielded entries do
@@ -133,9 +172,12 @@ func (t *tail) share(maxBytes int64, yield func(uint64, [][]byte, []uint32)) (ta
 	seq, head, left := t.first, t.head, t.n
 	if t.bytes <= maxBytes { // everything fits: no need to check each entry
 		for i := range t.blocks {
-			records, sums := t.blocks[i].part(head, len(t.blocks[i].records))
-			yield(seq, records, sums)
-			seq += uint64(len(records))
+			b := &t.blocks[i]
+			if b.records != nil {
+				records, sums := b.part(head, len(b.records))
+				yield(seq, records, sums)
+			}
+			seq += uint64(b.entries() - head)
 			head = 0
 		}
 		t.shared = max(t.shared, seq)
@@ -147,14 +189,19 @@ func (t *tail) share(maxBytes int64, yield func(uint64, [][]byte, []uint32)) (ta
 			break
 		}
 		k := head
+		if b == nil {
+			k = blockEntries
+		}
 		for k < len(b) && taken < maxBytes {
 			if b[k] != nil {
 				taken += cost(b[k])
 			}
 			k++
 		}
-		records, sums := t.blocks[i].part(head, k)
-		yield(seq, records, sums)
+		if b != nil {
+			records, sums := t.blocks[i].part(head, k)
+			yield(seq, records, sums)
+		}
 		seq += uint64(k - head)
 		left -= k - head
 		head = 0

@@ -91,7 +91,7 @@ func (b *Builder) CreateQueue(name string, c Config, subscriptions ...string) {
 // CreateQueueWith is like CreateQueue. own is the set of explicit fields: policies do not set them, even if they are 0.
 // own must contain all fields of c that are not 0.
 func (b *Builder) CreateQueueWith(name string, c Config, own ConfigMask, subscriptions ...string) {
-	if err := CheckName(name); err != nil {
+	if err := CheckQueueName(name); err != nil {
 		b.fail(err)
 	}
 	if len(subscriptions) > MaxSubscriptions {

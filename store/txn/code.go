@@ -73,6 +73,15 @@ const (
 	// an OpFleet or OpOwn of a pair that is not a member, and for an OpOwn with an epoch that is not above the epoch of
 	// the existing queue or of the join.
 	ErrFleetChanged Code = 104
+	// ErrMoved is returned for an operation on a queue that is fenced, for the creation of a queue with the name of an
+	// incoming queue, for a policy that applies to a fenced queue, and for a leave during a move (INV-28).
+	ErrMoved Code = 105
+	// ErrMoveChanged is returned for an operation of a move that does not exist, that was taken or canceled, or that is
+	// at another position.
+	ErrMoveChanged Code = 106
+	// ErrMoveIncomplete is returned if messages or parts of the state of an incoming queue are missing.
+	ErrMoveIncomplete Code = 107
+	ErrTooManyMoves   Code = 108
 
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
@@ -130,6 +139,10 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrSiteChange:           "role of the site was changed concurrently, or does not permit the change",
 	ErrNotOwned:             "pair belongs to a fleet: the directory must assign the queue to the pair first",
 	ErrFleetChanged:         "membership of the fleet or ownership of the queue was changed concurrently",
+	ErrMoved:                "queue moves to another pair, or from another pair",
+	ErrMoveChanged:          "move was taken, canceled or changed concurrently, or does not exist",
+	ErrMoveIncomplete:       "messages or parts of the state of a queue that moves are missing",
+	ErrTooManyMoves:         "too many moves of queues: complete or cancel some first",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
 	ErrReserved:             "message is reserved by another prepared transaction; `lockstep txn list` shows them",
 	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",

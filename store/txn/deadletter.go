@@ -150,17 +150,20 @@ func (b *Builder) Move(sequence uint64, rec []byte) {
 // EndMove closes the open move.
 func (b *Builder) EndMove() { b.EndPublish() }
 
-// Moves iterates over the messages of an OpMove, up to the first malformed one. rec is nil if the messages are
-// discarded.
+// discards reports whether the operation is an OpMove without a target, which contains no records.
+func (o *Op) discards() bool { return o.Code == OpMove && o.Target == NoQueue }
+
+// Moves iterates over the messages of an OpMove or OpImport, up to the first malformed one. rec is nil if the messages
+// are discarded.
 func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
-	if o.Code != OpMove {
+	if o.Code != OpMove && o.Code != OpImport {
 		return
 	}
 	d, sequence := decoder{b: o.Raw}, uint64(0)
 	for range o.Count {
 		sequence += d.uvarint()
 		var rec []byte
-		if o.Target != NoQueue && d.err == nil {
+		if !o.discards() && d.err == nil {
 			rec, d.b, d.err = NextRecord(d.b)
 		}
 		if d.err != nil || !yield(sequence, rec) {
@@ -169,8 +172,9 @@ func (o *Op) Moves(yield func(sequence uint64, rec []byte) bool) {
 	}
 }
 
-// CheckMoves verifies that an OpMove contains exactly Count messages with ascending sequences and valid records, and no
-// trailing bytes. A record is valid if DecodeMessage accepts it. CheckMoves returns the total length of the records.
+// CheckMoves verifies that an OpMove or OpImport contains exactly Count messages with ascending sequences and valid
+// records, and no trailing bytes. A record is valid if DecodeMessage accepts it. CheckMoves returns the total length of
+// the records.
 func (o *Op) CheckMoves() (bytes int, err error) {
 	d, last := decoder{b: o.Raw}, uint64(0)
 	for range o.Count {
@@ -178,8 +182,11 @@ func (o *Op) CheckMoves() (bytes int, err error) {
 		if d.err == nil && sequence <= last {
 			d.fail("sequences not in ascending order")
 		}
+		if d.err == nil && o.Code == OpImport && sequence > MaxSequence {
+			d.fail("sequence exceeds its limit")
+		}
 		last = sequence
-		if o.Target == NoQueue || d.err != nil {
+		if o.discards() || d.err != nil {
 			continue
 		}
 		var rec []byte

@@ -61,7 +61,7 @@ func (b *Builder) Fleet(c FleetChange) {
 // CreateQueueWith of the same name, it is the epoch of the new queue, and the result contains only the creation. As the
 // only operation of a transaction, it raises the epoch of an existing queue.
 func (b *Builder) OwnQueue(name string, epoch uint64) {
-	if err := CheckName(name); err != nil {
+	if err := CheckQueueName(name); err != nil {
 		b.fail(err)
 	}
 	if epoch == 0 {
@@ -93,7 +93,7 @@ func (c *FleetChange) check() error {
 
 func (o *Op) decodeFleet(d *decoder) {
 	if o.Code == OpOwn {
-		if o.Name, o.Number = d.name(), d.uvarint(); d.err == nil && o.Number == 0 {
+		if o.Name, o.Number = d.queueName(), d.uvarint(); d.err == nil && o.Number == 0 {
 			d.err = errNoEpoch()
 		}
 		return

@@ -90,6 +90,9 @@ func FuzzReader(f *testing.F) {
 		})
 	})
 	seed(nil, func(b *Builder) { b.CreateSubscriptionAt(1, "u", 1, SubscriptionOptions{Filter: "size > 3"}) })
+	for _, fill := range someMoves() {
+		seed(nil, fill)
+	}
 	seed(nil, func(b *Builder) { b.DeleteQueue(1, true) })
 	seed(nil, func(b *Builder) { b.Pause(1, 0, Pause{Publish: true, By: "ann", Reason: "maintenance"}) })
 	seed(nil, func(b *Builder) { b.Resume(1, 2, false, true) })
@@ -217,7 +220,7 @@ func copyTxn(r *Reader, b *Builder, payload []byte) bool {
 		if o.Code == OpPublish && o.CheckRecords() != nil {
 			return false
 		}
-		if o.Code == OpMove {
+		if o.Code == OpMove || o.Code == OpImport {
 			if _, err := o.CheckMoves(); err != nil {
 				return false
 			}
@@ -254,6 +257,37 @@ func copyInner(payload []byte) bool {
 		}
 	}
 	return true
+}
+
+func copyMoveOp(b *Builder, o *Op) {
+	switch o.Code {
+	case OpFence:
+		var ids []uint64
+		for q := range o.Moved {
+			ids = append(ids, q.Source)
+		}
+		b.Fence(o.Number, string(o.Name), ids)
+	case OpImportBegin:
+		b.ImportBegin(o.Number, string(o.Name), slices.Collect(o.Moved))
+	case OpImport:
+		b.BeginImport(o.Queue, o.Number, o.Sequence)
+		for sequence, rec := range o.Moves {
+			b.Import(sequence, rec)
+		}
+		b.EndImport()
+	case OpImportState:
+		b.ImportState(o.Queue, o.Number, o.Name, slices.Collect(o.StatePairs), o.Last)
+	case OpUnfence:
+		b.Unfence(o.Number)
+	case OpDropMoved:
+		b.DropMoved(o.Number)
+	case OpTakeMoved:
+		b.TakeMoved(o.Number)
+	case OpCancelImport:
+		b.CancelImport(o.Number)
+	case OpForgetMove:
+		b.ForgetMove(o.Number)
+	}
 }
 
 func copyOp(b *Builder, o *Op) {
@@ -345,6 +379,9 @@ func copyOp(b *Builder, o *Op) {
 		b.Fleet(o.FleetChange())
 	case OpOwn:
 		b.OwnQueue(string(o.Name), o.Number)
+	case OpFence, OpImportBegin, OpImport, OpImportState, OpUnfence, OpDropMoved, OpTakeMoved, OpCancelImport,
+		OpForgetMove:
+		copyMoveOp(b, o)
 	case OpPutMeta:
 		b.PutMeta(string(o.Name), o.Raw)
 	case OpSwapMeta:

@@ -2,7 +2,10 @@
 
 package txn
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Hard limits of the encoding. A server may enforce lower limits. A higher limit requires a new version of the format.
 const (
@@ -48,9 +51,18 @@ const (
 	MaxSubscriptions = 1000
 )
 
-// CheckName verifies the name of a queue or subscription. It must have 1 to MaxNameBytes characters of [A-Za-z0-9._/-]
-// and start with a letter or digit. The error wraps ErrInvalidName.
-func CheckName(name string) error {
+// CheckName verifies a name, for example of a subscription. It must have 1 to MaxNameBytes characters of
+// [A-Za-z0-9._/-] and start with a letter or digit. The error wraps ErrInvalidName.
+func CheckName(name string) error { return checkName(name, "._/-") }
+
+// CheckQueueName verifies the name of a queue or placement group. In addition to the characters of CheckName, it may
+// contain { and }. A name with these characters requires failover.FeatureQueues.
+func CheckQueueName(name string) error { return checkName(name, "._/-{}") }
+
+// HasBraces reports whether the name of a queue contains { or }.
+func HasBraces(name string) bool { return strings.ContainsAny(name, "{}") }
+
+func checkName(name, special string) error {
 	switch {
 	case name == "":
 		return fmt.Errorf("%w: empty", ErrInvalidName)
@@ -61,8 +73,9 @@ func CheckName(name string) error {
 	}
 	for i := 1; i < len(name); i++ {
 		c := name[i]
-		if !isAlphanumeric(c) && c != '.' && c != '_' && c != '/' && c != '-' {
-			return fmt.Errorf("%w: %.40q contains %q; only A-Z a-z 0-9 . _ / - are allowed", ErrInvalidName, name, c)
+		if !isAlphanumeric(c) && strings.IndexByte(special, c) < 0 {
+			return fmt.Errorf("%w: %.40q contains %q; only A-Z a-z 0-9 %s are allowed", ErrInvalidName, name, c,
+				strings.Join(strings.Split(special, ""), " "))
 		}
 	}
 	return nil

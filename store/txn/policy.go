@@ -143,16 +143,16 @@ func (o *Op) Policy() (p QueuePolicy, ok bool) {
 	return p, err == nil
 }
 
-// CheckPattern verifies a pattern of queue names: 1 to MaxNameBytes characters of names, `*` and `?`. The error wraps
-// ErrInvalidName.
+// CheckPattern verifies a pattern of queue names: 1 to MaxNameBytes characters of names of queues, `*` and `?`. The
+// error wraps ErrInvalidName.
 func CheckPattern(pattern string) error {
 	if pattern == "" || len(pattern) > MaxNameBytes {
 		return fmt.Errorf("%w: pattern of %d bytes, must have 1 to %d", ErrInvalidName, len(pattern), MaxNameBytes)
 	}
 	for i := range len(pattern) {
-		if c := pattern[i]; !isAlphanumeric(c) && !strings.ContainsRune("._/-*?", rune(c)) {
-			return fmt.Errorf("%w: pattern %.40q contains %q; only A-Z a-z 0-9 . _ / - * ? are allowed", ErrInvalidName,
-				pattern, c)
+		if c := pattern[i]; !isAlphanumeric(c) && !strings.ContainsRune("._/-{}*?", rune(c)) {
+			return fmt.Errorf("%w: pattern %.40q contains %q; only A-Z a-z 0-9 . _ / - { } * ? are allowed",
+				ErrInvalidName, pattern, c)
 		}
 	}
 	return nil

@@ -128,11 +128,13 @@ type Op struct {
 	// NoQueue.
 	Target uint64
 	// Name is the name of the new queue or subscription or of the queue of an OpOwn, the key of an internal entry, the
-	// xid of a prepared transaction, or the pattern of a policy.
+	// xid of a prepared transaction, or the pattern of a policy. For OpFence and OpImportBegin, it is the name of the
+	// other pair, and for OpImportState the key of the last pair of the previous part.
 	Name []byte
 	// Move reports whether the messages of an OpForward are published only to the target.
 	Move bool
-	// Sequence is the sequence, at least 1, of an OpSeek or of a new subscription with StartSequence.
+	// Sequence is the sequence, at least 1, of an OpSeek or of a new subscription with StartSequence. For an OpImport,
+	// it is the first sequence that the operation covers.
 	Sequence uint64
 	// Config is the configuration for OpCreateQueue and OpAlterQueue. For an OpSeek of RetentionSub, it contains the
 	// retention for which the proposal was made. For other operations it is nil.
@@ -140,6 +142,8 @@ type Op struct {
 	Mask    ConfigMask
 	Start   Start
 	IfEmpty bool
+	// Last reports whether an OpImportState contains the last part of the state.
+	Last bool
 	// Temporary, if not 0, is the TemporaryGrace that the queue must have for OpDeleteQueue to delete it.
 	Temporary uint64
 	// Count is the number of elements in Raw: messages, names, ranges, entries or changes. For an OpForward, 0 means all
@@ -147,12 +151,13 @@ type Op struct {
 	Count int
 	// Raw contains the encoded elements that Count counts. For OpPutMeta and OpSwapMeta it is the value, for
 	// OpCreateSubscriptionWith the options, for OpAlterSubscription, OpSite and OpFleet the change, for OpSetForwards the
-	// forwards, for OpPause the pause, for OpPolicy the policy, and for OpPrepare the transaction.
+	// forwards, for OpPause the pause, for OpPolicy the policy, and for OpPrepare the transaction. For OpFence and
+	// OpImportBegin, it contains the queues, and for OpImportState the pairs.
 	Raw []byte
 	By  Decider
 	// Number is, for a commit or rollback, the logical number of the OpPrepare, or 0 for any. For OpAccess and
 	// OpSwapMeta it is the expected version of the table or entry, for OpCreateQueue and OpAlterQueue the result of Own,
-	// and for OpOwn the ownership epoch.
+	// and for OpOwn and the operations of a move (OpCode.Moves) the ownership epoch.
 	Number uint64
 	// Requested is the checksum of the client's request for an OpAccess.
 	Requested uint32
@@ -205,10 +210,11 @@ func (o *Op) decode(b []byte) error {
 		o.decodeSite(&d)
 	case OpFleet, OpOwn:
 		o.decodeFleet(&d)
-	case OpPutMeta, OpSwapMeta:
-		o.putMeta(&d)
-	case OpDeleteMeta:
-		o.Name = d.metaKey()
+	case OpFence, OpUnfence, OpDropMoved, OpImportBegin, OpImport, OpImportState, OpTakeMoved, OpCancelImport,
+		OpForgetMove:
+		o.decodeMove(&d)
+	case OpPutMeta, OpSwapMeta, OpDeleteMeta:
+		o.decodeMeta(&d)
 	default:
 		return fmt.Errorf("%w: operation code %d", ErrNewerVersion, uint8(o.Code))
 	}
@@ -218,7 +224,11 @@ func (o *Op) decode(b []byte) error {
 	return d.err
 }
 
-func (o *Op) putMeta(d *decoder) {
+func (o *Op) decodeMeta(d *decoder) {
+	if o.Code == OpDeleteMeta {
+		o.Name = d.metaKey()
+		return
+	}
 	limit := MaxMetaValueBytes
 	if o.Code == OpSwapMeta {
 		o.Number = d.uvarint()
@@ -300,7 +310,7 @@ func (o *Op) messages(d *decoder) {
 }
 
 func (o *Op) createQueue(d *decoder) {
-	o.Name = d.name()
+	o.Name = d.queueName()
 	var own ConfigMask
 	o.Config, own = d.ownConfig()
 	o.Mask, o.Number = PlainFields, uint64(own)
@@ -425,10 +435,14 @@ func (d *decoder) rng(last uint64) Range {
 	return Range{First: first, Last: first + d.uvarint()}
 }
 
-func (d *decoder) name() []byte {
+func (d *decoder) name() []byte { return d.checked(CheckName) }
+
+func (d *decoder) queueName() []byte { return d.checked(CheckQueueName) }
+
+func (d *decoder) checked(check func(string) error) []byte {
 	n := d.bytes(MaxNameBytes)
 	if d.err == nil {
-		if err := CheckName(string(n)); err != nil {
+		if err := check(string(n)); err != nil {
 			d.err, d.b = err, nil
 		}
 	}

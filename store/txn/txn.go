@@ -70,6 +70,24 @@ const (
 	// OpOwn sets the ownership epoch of the queue that the following OpCreateQueue creates, or raises the epoch of an
 	// existing queue.
 	OpOwn OpCode = 29
+	// OpFence ends all changes of queues of this pair, because they move to another pair.
+	OpFence OpCode = 30
+	// OpUnfence ends a fence. The pair continues to own the queues.
+	OpUnfence OpCode = 31
+	// OpDropMoved deletes fenced queues that another pair has taken.
+	OpDropMoved OpCode = 32
+	// OpImportBegin creates incoming queues, which clients cannot use.
+	OpImportBegin OpCode = 33
+	// OpImport adds messages to an incoming queue.
+	OpImport OpCode = 34
+	// OpImportState adds a part of its state to an incoming queue: configuration, subscriptions and acknowledgements.
+	OpImportState OpCode = 35
+	// OpTakeMoved makes the pair the owner of incoming queues.
+	OpTakeMoved OpCode = 36
+	// OpCancelImport deletes incoming queues, and ensures that they are not taken under their epoch.
+	OpCancelImport OpCode = 37
+	// OpForgetMove removes the record of a taken or canceled move.
+	OpForgetMove OpCode = 38
 )
 
 var opNames = [...]string{
@@ -102,6 +120,15 @@ var opNames = [...]string{
 	OpSite:                   "site",
 	OpFleet:                  "fleet",
 	OpOwn:                    "own",
+	OpFence:                  "fence",
+	OpUnfence:                "unfence",
+	OpDropMoved:              "drop-moved",
+	OpImportBegin:            "import-begin",
+	OpImport:                 "import",
+	OpImportState:            "import-state",
+	OpTakeMoved:              "take-moved",
+	OpCancelImport:           "cancel-import",
+	OpForgetMove:             "forget-move",
 }
 
 // String returns the name of the operation, as shown by `store dump-log`.
@@ -114,13 +141,17 @@ func (c OpCode) String() string {
 
 // Alone reports whether the operation must be the only one of its transaction. This applies to operations on queues and
 // subscriptions (create, change, pause, purge, delete), on prepared transactions (prepare, commit, roll back), and on
-// the access table, policies, the site role and the fleet. The reason is that all operations are checked against the
-// state before the transaction. The only exception is a transaction of an OpOwn and the OpCreateQueue of the same name.
+// the access table, policies, the site role, the fleet and moves of queues. The reason is that all operations are
+// checked against the state before the transaction. The only exception is a transaction of an OpOwn and the
+// OpCreateQueue of the same name.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
-		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c == OpFleet || c == OpOwn ||
+		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c == OpFleet || c == OpOwn || c.Moves() ||
 		c >= OpPrepare && c <= OpRollbackPrepared
 }
+
+// Moves reports whether the operation is a part of a move of queues to another pair, or from another pair.
+func (c OpCode) Moves() bool { return c >= OpFence && c <= OpForgetMove }
 
 // Start is the start position of a new subscription.
 type Start uint8
@@ -171,13 +202,14 @@ type Result struct {
 // OpResult is the result of one operation.
 type OpResult struct {
 	// FirstSequence is, for a publish, the sequence of the first message; for a move, the first sequence in the target;
-	// and for a seek, the first unacknowledged sequence.
+	// for a seek, the first unacknowledged sequence; and for an import, the lowest sequence that is not imported yet.
 	FirstSequence uint64
-	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For a commit or rollback see
-	// queue.OutcomeOf.
+	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For an OpImportBegin, it is the
+	// number of the first queue; the others have consecutive numbers. For a commit or rollback see queue.OutcomeOf.
 	ID uint64
-	// Changed is the number of messages that were published, acknowledged, released, moved, purged or deleted, or that
-	// became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged messages.
+	// Changed is the number of messages that were published, acknowledged, released, moved, purged, deleted or imported,
+	// or that became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged
+	// messages.
 	Changed uint64
 	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without duplicates. The
 	// other messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is

@@ -3,6 +3,7 @@
 package txn
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
@@ -67,10 +68,46 @@ func TestMessageLimits(t *testing.T) {
 func TestCheckName(t *testing.T) {
 	for _, ok := range []string{"a", "0", "orders/eu-1.dead_letter", strings.Repeat("n", MaxNameBytes)} {
 		require.NoError(t, CheckName(ok))
+		require.NoError(t, CheckQueueName(ok))
+		require.False(t, HasBraces(ok))
 	}
-	for _, bad := range []string{"", ".", "-a", "/a", "_a", "a b", "ä", "a\x00", strings.Repeat("n", MaxNameBytes+1)} {
+	for _, bad := range []string{
+		"", ".", "-a", "/a", "_a", "a b", "ä", "a\x00", strings.Repeat("n", MaxNameBytes+1), "{a}", "a[b]",
+	} {
 		require.ErrorIs(t, CheckName(bad), ErrInvalidName, "%q", bad)
+		require.ErrorIs(t, CheckQueueName(bad), ErrInvalidName, "%q", bad)
 	}
+	for _, tagged := range []string{"orders{customer-7}", "a{", "a}/b"} {
+		require.NoError(t, CheckQueueName(tagged))
+		require.True(t, HasBraces(tagged))
+		require.ErrorIs(t, CheckName(tagged), ErrInvalidName, "%q", tagged)
+	}
+}
+
+// Names of queues may contain braces, names of subscriptions may not.
+func TestBracesInNames(t *testing.T) {
+	build := func(queue, subscription string) ([]byte, error) {
+		var b Builder
+		b.Begin(nil, 1, nil)
+		b.OwnQueue(queue, 1)
+		b.CreateQueue(queue, Config{}, subscription)
+		return b.Finish()
+	}
+	payload, err := build("q{g}", "s")
+	require.NoError(t, err)
+	for _, op := range all(t, payload) {
+		require.Equal(t, "q{g}", string(op.Name))
+	}
+	_, err = build("q", "s{g}")
+	require.ErrorIs(t, err, ErrInvalidName)
+	var r Reader
+	invalid := bytes.Replace(payload, []byte("\x01s"), []byte("\x01{"), 1)
+	require.NotEqual(t, payload, invalid)
+	require.NoError(t, r.Reset(invalid))
+	_, err = r.Next()
+	require.NoError(t, err)
+	_, err = r.Next()
+	require.ErrorIs(t, err, ErrInvalidName)
 }
 
 // all decodes a whole transaction.
@@ -450,7 +487,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 47, known, "codes with a text")
+	require.Equal(t, 51, known, "codes with a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.Contains(t, r.Err().Error(), "operation 3")

@@ -220,6 +220,9 @@ func operation(op *txn.Op) string {
 		s += fmt.Sprintf(" %s, fleet %s, pair %q, epoch %d", c.Action, c.ID, c.Pair, c.Epoch)
 	case txn.OpOwn:
 		s += fmt.Sprintf(" name %q, epoch %d", op.Name, op.Number)
+	case txn.OpFence, txn.OpUnfence, txn.OpDropMoved, txn.OpImportBegin, txn.OpImport, txn.OpImportState, txn.OpTakeMoved,
+		txn.OpCancelImport, txn.OpForgetMove:
+		s += moveOperation(op)
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" key %q, expected version %d, value %s", op.Name, op.Number, text(op.Raw))
 	case txn.OpPutMeta, txn.OpDeleteMeta:
@@ -229,6 +232,20 @@ func operation(op *txn.Op) string {
 		for r := range op.Ranges {
 			s += fmt.Sprintf(", %d to %d", r.First, r.Last)
 		}
+	}
+	return s
+}
+
+func moveOperation(op *txn.Op) string {
+	s := fmt.Sprintf(" epoch %d, queue %d, from %d, name %q, last %v", op.Number, op.Queue, op.Sequence, op.Name, op.Last)
+	for q := range op.Moved {
+		s += fmt.Sprintf(", %+v", q)
+	}
+	for sequence := range op.Moves {
+		s += fmt.Sprintf(", sequence %d", sequence)
+	}
+	for p := range op.StatePairs {
+		s += fmt.Sprintf(", %x = %x", p.Key, p.Value)
 	}
 	return s
 }

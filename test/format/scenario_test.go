@@ -318,8 +318,74 @@ func (w *writer) fleet() {
 	w.commit(nil, func(b *txn.Builder) { b.Fleet(txn.FleetChange{Action: txn.FleetLeave}) })
 	join.Epoch = 300
 	w.commit(nil, func(b *txn.Builder) { b.Fleet(join) })
-	w.commit(nil, func(b *txn.Builder) { b.OwnQueue("owned", 301); b.CreateQueue("owned", txn.Config{}, "all") })
+	r := w.commit(nil, func(b *txn.Builder) { b.OwnQueue("owned", 301); b.CreateQueue("owned", txn.Config{}, "all") })
 	w.commit(nil, func(b *txn.Builder) { b.OwnQueue("owned", 302) })
+	w.moves(r.Ops[0].ID)
+}
+
+// moves moves queues to and from another pair. Afterwards, one queue is fenced, one import is in progress, one import
+// was taken, and one was canceled.
+func (w *writer) moves(owned uint64) {
+	commit := func(build func(b *txn.Builder)) txn.Result {
+		r := w.commit(nil, build)
+		require.NoError(w.t, r.Err())
+		return r
+	}
+	commit(func(b *txn.Builder) { b.Fence(310, "pair-2", []uint64{owned}) })
+	commit(func(b *txn.Builder) { b.Unfence(310) })
+	r := commit(func(b *txn.Builder) { b.OwnQueue("left", 311); b.CreateQueue("left", txn.Config{}) })
+	commit(func(b *txn.Builder) { b.Fence(312, "pair-2", []uint64{r.Ops[0].ID}) })
+	commit(func(b *txn.Builder) { b.DropMoved(312) })
+	w.imports(320, true, txn.ImportQueue{Name: "in/a", Source: 3},
+		txn.ImportQueue{Name: "in/b", Source: 9, Prioritized: true})
+	commit(func(b *txn.Builder) { b.TakeMoved(320) })
+	w.imports(321, false, txn.ImportQueue{Name: "in/c", Source: 12})
+	commit(func(b *txn.Builder) { b.CancelImport(322) })
+	commit(func(b *txn.Builder) { b.ForgetMove(322) })
+	commit(func(b *txn.Builder) { b.CancelImport(323) })
+	commit(func(b *txn.Builder) { b.Fence(324, "pair-2", []uint64{owned}) })
+}
+
+// imports imports queues with messages. Without complete, the import ends after the first part of the state.
+func (w *writer) imports(epoch uint64, complete bool, queues ...txn.ImportQueue) {
+	commit := func(build func(b *txn.Builder)) txn.Result {
+		r := w.commit(nil, build)
+		require.NoError(w.t, r.Err())
+		return r
+	}
+	first := commit(func(b *txn.Builder) { b.ImportBegin(epoch, "pair-2", queues) }).Ops[0].ID
+	for i, q := range queues {
+		id, name, config := first+uint64(i), q.Name, txn.Config{TTL: 60_000}
+		if q.Prioritized {
+			config.Priorities = 1
+		}
+		rec, err := txn.AppendMessage(nil, w.time, nil, nil, []byte("moved"))
+		require.NoError(w.t, err)
+		commit(func(b *txn.Builder) {
+			b.BeginImport(id, epoch, 1)
+			b.Import(5, rec)
+			b.Import(7, rec)
+			b.EndImport()
+		})
+		value := append([]byte{1, byte(len(name))}, name...)
+		value = txn.AppendOwnConfig(value, config, config.Fields())
+		value = append(value, 8, 2, 2, 0, 0) // next sequence, next subscription, live messages, dropped, expired
+		pairs := []txn.StatePair{{Key: []byte("q"), Value: value}}
+		acked := make([]byte, 512)
+		acked[0] = 1 << 6
+		if complete {
+			pairs = append(pairs, txn.StatePair{Key: []byte("s\x00\x00\x00\x01"), Value: []byte("\x01\x03all\x01\x05")},
+				txn.StatePair{Key: []byte("a\x00\x00\x00\x01\x00\x00\x00\x00\x00\x00\x00\x00"), Value: acked})
+		}
+		var after []byte
+		for _, p := range pairs {
+			commit(func(b *txn.Builder) { b.ImportState(id, epoch, after, []txn.StatePair{p}, false) })
+			after = p.Key
+		}
+		if complete {
+			commit(func(b *txn.Builder) { b.ImportState(id, epoch, after, nil, true) })
+		}
+	}
 }
 
 // sites applies transactions as a replica, and then promotes the store to a primary.

@@ -39,8 +39,13 @@ var treeKinds = map[byte]struct {
 			value.uvarint(), value.u64())
 	}},
 	'o': {"fleet", func(_, value *reader) string {
-		return fmt.Sprintf("version %d, fleet %x, pair %q, join epoch %d, maximum epoch %d", value.u8(), value.take(16),
+		version := value.u8()
+		s := fmt.Sprintf("version %d, fleet %x, pair %q, join epoch %d, maximum epoch %d", version, value.take(16),
 			value.text(), value.uvarint(), value.uvarint())
+		if version == 2 {
+			s += fmt.Sprintf(", import epoch %d, unfenced epoch %d", value.uvarint(), value.uvarint())
+		}
+		return s
 	}},
 	'p': {"producer", describeProducer},
 	'q': {"queue", func(key, value *reader) string {
@@ -95,6 +100,18 @@ var treeKinds = map[byte]struct {
 		for range value.uvarint() {
 			s += fmt.Sprintf(", subscription %d, directions %d, by %q, reason %q, time %d", value.uvarint(), value.u8(),
 				value.text(), value.text(), value.uvarint())
+		}
+		return s
+	}},
+	'w': {"move", func(key, value *reader) string {
+		epoch, version, state := key.be64(), value.u8(), value.u8()
+		s := fmt.Sprintf("epoch %d, version %d, state %d, pair %q", epoch, version, state, value.text())
+		for range value.uvarint() {
+			s += fmt.Sprintf(", queue +%d", value.uvarint())
+			if state == 2 {
+				s += fmt.Sprintf(" from queue %d, messages %d, flags %d, after %q", value.uvarint(), value.uvarint(), value.u8(),
+					value.text())
+			}
 		}
 		return s
 	}},

@@ -306,6 +306,9 @@ func describeOp(op *txn.Op) string {
 		s += fleetText(op.FleetChange())
 	case txn.OpOwn:
 		s += fmt.Sprintf(" under epoch %d", op.Number)
+	case txn.OpFence, txn.OpUnfence, txn.OpDropMoved, txn.OpImportBegin, txn.OpImport, txn.OpImportState, txn.OpTakeMoved,
+		txn.OpCancelImport, txn.OpForgetMove:
+		s += moveText(op)
 	case txn.OpSwapMeta:
 		s += fmt.Sprintf(" of version %d", op.Number)
 	case txn.OpAlterSubscription:
@@ -364,6 +367,22 @@ func siteText(c txn.SiteChange) string {
 		s += fmt.Sprintf(" up to upstream LSN %d at epoch %d", c.Upstream.LSN, c.Expected)
 	case txn.SiteStop, txn.SiteResume:
 		s += fmt.Sprintf(" at epoch %d", c.Expected)
+	}
+	return s
+}
+
+// moveText describes an operation of a move of queues to another pair.
+func moveText(op *txn.Op) string {
+	s := fmt.Sprintf(" under epoch %d", op.Number)
+	switch op.Code { //nolint:exhaustive // the others have no content
+	case txn.OpFence, txn.OpImportBegin:
+		s += ": " + output.Plural(uint64(op.Count), "queue")
+	case txn.OpImport:
+		s += ": " + output.Plural(uint64(op.Count), "message")
+	case txn.OpImportState:
+		if s += ": " + output.Plural(uint64(op.Count), "pair"); op.Last {
+			s += ", complete"
+		}
 	}
 	return s
 }
