@@ -13,8 +13,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// SetState sets the state of a registered pair to open or draining. The error wraps ErrNotMember if the pair is not
-// registered.
+// SetState sets the state of a registered pair to open or draining. It ends an attempt of Leave. The error wraps
+// ErrNotMember if the pair is not registered.
 func (d *Directory) SetState(ctx context.Context, pair string, state State) error {
 	if state != StateOpen && state != StateDraining {
 		return fmt.Errorf("%w: state %.40q", ErrInvalid, state)
@@ -29,11 +29,14 @@ func (d *Directory) SetState(ctx context.Context, pair string, state State) erro
 }
 
 // UpdateMember writes the addresses, labels and capacity of this pair, if they have changed. The error wraps
-// ErrNotMember if the pair is not registered.
+// ErrNotMember if the pair is not registered, or if Leave has not finished.
 func (d *Directory) UpdateMember(ctx context.Context, m Member) error {
 	return d.changeMember(ctx, d.opts.Pair, func(old *Member) error {
 		if old.ID != d.opts.PairID {
 			return fmt.Errorf("%w: pair %s has the ID %s", ErrPairExists, old.Name, old.ID)
+		}
+		if old.State == stateLeaving {
+			return fmt.Errorf("%w: pair %s has not finished leaving", ErrNotMember, old.Name)
 		}
 		old.Addresses, old.Labels, old.CapacityBytes = m.Addresses, m.Labels, m.CapacityBytes
 		return checkMember(*old)
@@ -41,7 +44,7 @@ func (d *Directory) UpdateMember(ctx context.Context, m Member) error {
 }
 
 func (d *Directory) changeMember(ctx context.Context, pair string, f func(*Member) error) error {
-	if err := checkPair(pair); err != nil {
+	if err := CheckPair(pair); err != nil {
 		return err
 	}
 	key := d.key(dirPairs, pair)
@@ -119,7 +122,7 @@ func (d *Directory) changeRule(ctx context.Context, pattern string, op clientv3.
 }
 
 // PutLoad publishes the load of this pair, for LoadTTL. The active calls it at least three times in this time. New
-// queues are placed only on pairs with a load.
+// queues are placed only on pairs with a load. It has no effect if the pair is not registered.
 func (d *Directory) PutLoad(ctx context.Context, l Load) error {
 	if !(l.PublishRate >= 0) || math.IsInf(l.PublishRate, 1) {
 		return fmt.Errorf("%w: publish rate %v", ErrInvalid, l.PublishRate)
@@ -129,8 +132,9 @@ func (d *Directory) PutLoad(ctx context.Context, l Load) error {
 	}
 	defer func() { <-d.loading }()
 	put := func() error {
-		key := d.key(dirLoad, d.opts.Pair)
-		_, err := d.txn(ctx, nil, clientv3.OpPut(key, encode(l), clientv3.WithLease(d.lease)))
+		registered := clientv3.Compare(clientv3.CreateRevision(d.key(dirPairs, d.opts.Pair)), ">", 0)
+		put := clientv3.OpPut(d.key(dirLoad, d.opts.Pair), encode(l), clientv3.WithLease(d.lease))
+		_, err := d.txn(ctx, []clientv3.Cmp{registered}, put)
 		return err
 	}
 	if d.lease != 0 {

@@ -3,11 +3,13 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
 	"strings"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
@@ -55,7 +57,8 @@ func (d *Directory) tryAssign(ctx context.Context, queue, group string) (_ Owner
 		return Owner{}, false, ErrNotActive
 	}
 	key := d.key(dirQueues, queue)
-	h, resp, err := d.readHead(ctx, clientv3.OpGet(key), clientv3.OpGet(d.key(dirGroups, group)))
+	h, resp, err := d.readHead(ctx, clientv3.OpGet(key), clientv3.OpGet(d.key(dirGroups, group)),
+		clientv3.OpGet(d.key(dirPairs, d.opts.Pair)), clientv3.OpGet(d.key(dirQueues, group)))
 	if err != nil {
 		return Owner{}, false, err
 	}
@@ -71,13 +74,24 @@ func (d *Directory) tryAssign(ctx context.Context, queue, group string) (_ Owner
 			owner, err := d.ownerOf(ctx, e)
 			return owner, err == nil, err
 		}
-		return d.claim(ctx, h, k, key, string(kvs[0].Value), e)
+		pair := resp.Responses[4].GetResponseRange().Kvs
+		return d.claim(ctx, h, k, pair, key, stored{string(kvs[0].Value), e})
 	}
-	groupRaw := ""
+	g := placedGroup{name: group}
 	if kvs := resp.Responses[3].GetResponseRange().Kvs; group != "" && len(kvs) > 0 {
-		groupRaw = string(kvs[0].Value)
+		g.raw = string(kvs[0].Value)
 	}
-	return d.place(ctx, h, k, queue, group, groupRaw)
+	if kvs := resp.Responses[5].GetResponseRange().Kvs; group != "" && len(kvs) > 0 {
+		g.queueRaw = string(kvs[0].Value)
+	}
+	return d.place(ctx, h, k, queue, g)
+}
+
+// placedGroup is a placement group.
+type placedGroup struct {
+	name     string // "": none
+	raw      string // value of the group; "": missing
+	queueRaw string // value of the queue with the name of the group; "": missing
 }
 
 // ownerOf returns the owner of an entry of another pair.
@@ -97,25 +111,31 @@ func (d *Directory) ownerOf(ctx context.Context, e entryValue) (Owner, error) {
 }
 
 // claim writes a new epoch and the term of this active to an entry of this pair. Each claim has a new epoch, so that a
-// delayed deletion of the entry fails.
-func (d *Directory) claim(ctx context.Context, h head, k known, key, raw string, e entryValue) (Owner, bool, error) {
+// delayed deletion of the entry fails. pair is the registration of this pair, which must not leave.
+func (d *Directory) claim(
+	ctx context.Context, h head, k known, pair []*mvccpb.KeyValue, key string, e stored,
+) (Owner, bool, error) {
 	if e.Term > k.Term {
 		return Owner{}, false, fmt.Errorf("%w: another node is active in term %d", ErrNotActive, e.Term)
 	}
+	if len(pair) == 0 {
+		return Owner{}, false, fmt.Errorf("%w: %s is not registered", ErrNotMember, d.opts.Pair)
+	}
+	m, err := decodeMember(d.opts.Pair, pair[0].Value)
+	switch {
+	case err != nil:
+		return Owner{}, false, &ValueError{string(pair[0].Key), err}
+	case m.State == stateLeaving:
+		return Owner{}, false, fmt.Errorf("%w: pair %s is leaving", ErrNoPair, m.Name)
+	}
+	cmps := append(d.sameHead(h), same(string(pair[0].Key), string(pair[0].Value)), same(key, e.raw))
 	e.Epoch, e.Term = h.counter+1, k.Term
-	resp, err := d.txn(ctx, append(d.sameHead(h), same(key, raw)),
-		d.putCounter(e.Epoch), clientv3.OpPut(key, encode(e)))
+	resp, err := d.txn(ctx, cmps, d.putCounter(e.Epoch), clientv3.OpPut(key, encode(e.entryValue)))
 	if err != nil || !resp.Succeeded {
 		return Owner{}, false, err
 	}
 	d.see(head{fleet: h.fleet, raw: h.raw, counter: e.Epoch})
-	owner := Owner{Pair: e.Pair, Epoch: e.Epoch}
-	d.mu.RLock()
-	defer d.mu.RUnlock()
-	if d.copy != nil {
-		owner.Addresses = d.copy.pairs[e.Pair].Addresses
-	}
-	return owner, true, nil
+	return Owner{Pair: m.Name, Addresses: m.Addresses, Epoch: e.Epoch}, true, nil
 }
 
 func (d *Directory) putCounter(n uint64) clientv3.Op {
@@ -124,43 +144,36 @@ func (d *Directory) putCounter(n uint64) clientv3.Op {
 
 // place chooses a pair for an unassigned name, and writes the entry.
 func (d *Directory) place(
-	ctx context.Context, h head, k known, queue, group, groupRaw string,
+	ctx context.Context, h head, k known, queue string, group placedGroup,
 ) (_ Owner, done bool, _ error) {
 	pairs, raws, rules, err := d.readPairs(ctx)
 	if err != nil {
 		return Owner{}, false, err
 	}
-	pair := ""
-	if groupRaw != "" {
-		g, err := decodeGroup([]byte(groupRaw))
-		if err != nil {
-			return Owner{}, false, &ValueError{d.key(dirGroups, group), err}
-		}
-		if raws[g.Pair] != "" { // else the pair has left
-			pair = g.Pair
-		}
+	pair, err := d.pairOfGroup(group, pairs)
+	if err != nil {
+		return Owner{}, false, err
 	}
 	if pair == "" {
-		hashed := queue
-		if group != "" {
-			hashed = group
-		}
-		if pair, err = choose(queue, hashed, pairs, rules); err != nil {
+		if pair, err = choose(queue, cmp.Or(group.name, queue), pairs, rules); err != nil {
 			return Owner{}, false, err
 		}
 	}
-	e := entryValue{Pair: pair, Epoch: h.counter + 1, Group: group}
+	e := entryValue{Pair: pair, Epoch: h.counter + 1, Group: group.name}
 	if pair == d.opts.Pair {
 		e.Term = k.Term
 	}
 	key := d.key(dirQueues, queue)
 	cmps := append(d.sameHead(h), same(key, ""), same(d.key(dirPairs, pair), raws[pair]))
 	ops := []clientv3.Op{d.putCounter(e.Epoch), clientv3.OpPut(key, encode(e))}
-	if group != "" {
+	if group.name != "" {
 		// The group is written even if it is unchanged, so that a concurrent deletion of the group fails.
-		groupKey := d.key(dirGroups, group)
-		cmps = append(cmps, same(groupKey, groupRaw))
+		groupKey := d.key(dirGroups, group.name)
+		cmps = append(cmps, same(groupKey, group.raw))
 		ops = append(ops, clientv3.OpPut(groupKey, encode(groupValue{pair})))
+	}
+	if group.name != "" && group.name != queue {
+		cmps = append(cmps, same(d.key(dirQueues, group.name), group.queueRaw))
 	}
 	resp, err := d.txn(ctx, cmps, ops...)
 	if err != nil || !resp.Succeeded {
@@ -174,6 +187,36 @@ func (d *Directory) place(
 		}
 	}
 	return owner, true, nil
+}
+
+// pairOfGroup returns the pair of a placement group, or else of the queue with its name. It returns "" if neither
+// exists, or the pair has left.
+func (d *Directory) pairOfGroup(group placedGroup, pairs []candidate) (string, error) {
+	var placed string
+	switch {
+	case group.raw != "":
+		g, err := decodeGroup([]byte(group.raw))
+		if err != nil {
+			return "", &ValueError{d.key(dirGroups, group.name), err}
+		}
+		placed = g.Pair
+	case group.queueRaw != "":
+		e, err := decodeEntry([]byte(group.queueRaw))
+		if err != nil {
+			return "", &ValueError{d.key(dirQueues, group.name), err}
+		}
+		placed = e.Pair
+	}
+	for _, p := range pairs {
+		switch {
+		case p.Name != placed:
+		case p.State == stateLeaving:
+			return "", fmt.Errorf("%w: pair %s of group %q is leaving", ErrNoPair, placed, group.name)
+		default:
+			return placed, nil
+		}
+	}
+	return "", nil
 }
 
 // readPairs returns the registered pairs, their values by name, and the rules. Malformed pairs and rules are an error:

@@ -41,12 +41,26 @@
 // restored directory remains undetected while all nodes with newer epochs are down. An operator who restores etcd must
 // rebuild the directory before clients create queues.
 //
+// Rebuild restores the pairs in the state open, the entries of their queues, and the placement groups of tags. A lost
+// directory also contained rules, the groups of queues without tags, and the state draining: an operator must write
+// them again. After the restoration of an older copy, these are in the state of the copy.
+//
+// If the directory belongs to a fleet that no longer has members, for example after the restoration of an old copy, an
+// operator must delete all keys with the prefix.
+//
+// # Members
+//
+// The log of a pair contains its membership, and the directory contains its registration. Join registers a pair before
+// the membership is committed, and Leave ends the registration before the end of the membership is committed. After a
+// crash between the two steps, the pair can be registered without being a member, or be a member without a
+// registration. In both cases, it creates no queues, and Join or Leave can be called again.
+//
 // # Placement
 //
-// A new queue is created at the pair of its placement group. If the group has no queues, the rule with the most
-// literal characters that matches the name determines the possible pairs. Of these, the open pair with the highest
-// weighted rendezvous hash of the group, or of the name, is chosen. The weight of a pair is its free space. The result
-// is stored: a change of weights moves no queue.
+// A new queue is created at the pair of its placement group, or else of the queue with the name of the group. If
+// neither exists, the rule with the most literal characters that matches the name determines the possible pairs. Of
+// these, the open pair with the highest weighted rendezvous hash of the group, or of the name, is chosen. The weight of
+// a pair is its free space. The result is stored: a change of weights moves no queue.
 //
 // # Copy
 //

@@ -14,6 +14,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcdconn"
 )
 
 // Defaults of Options.
@@ -40,6 +42,10 @@ var (
 	ErrNoPair = errors.New("no pair for the queue")
 	// ErrPairExists is returned if another pair has the same name or ID.
 	ErrPairExists = errors.New("pair exists")
+	// ErrOwnsQueues is returned if a pair with queues would leave a fleet with other pairs.
+	ErrOwnsQueues = errors.New("pair owns queues of the fleet")
+	// ErrOtherName is returned if the log and the settings contain different names of this pair.
+	ErrOtherName = errors.New("name of the pair in the log differs from fleet.pair")
 	// ErrInvalid is returned if an argument is invalid or exceeds a limit.
 	ErrInvalid = errors.New("invalid argument")
 	// ErrContention is returned if concurrent changes prevented the transaction repeatedly.
@@ -129,9 +135,8 @@ type Directory struct {
 	changed chan struct{}
 	seen    uint64     // highest counter in any response
 	seenIn  fleetValue // the fleet, and its last rebuild, of seen
-	// replaced is signaled if a response belongs to another history of etcd than the copy.
-	replaced chan struct{}
-	history  history
+
+	watch *etcdconn.Watch
 }
 
 // New creates a Directory. It returns an error for invalid options only, and sends no requests.
@@ -139,7 +144,7 @@ func New(o Options) (*Directory, error) {
 	if o.Client == nil || o.State == nil {
 		return nil, fmt.Errorf("%w: no client or state", ErrInvalid)
 	}
-	if err := checkPair(o.Pair); err != nil {
+	if err := CheckPair(o.Pair); err != nil {
 		return nil, err
 	}
 	if o.PairID == "" || len(o.PairID) > maxPairBytes {
@@ -148,12 +153,14 @@ func New(o Options) (*Directory, error) {
 	o.RequestTimeout = cmp.Or(max(o.RequestTimeout, 0), DefaultRequestTimeout)
 	o.LoadTTL = cmp.Or(max(o.LoadTTL, 0), DefaultLoadTTL)
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
-	return &Directory{
+	d := &Directory{
 		opts: o, client: o.Client, log: o.Logger,
 		prefix:    strings.TrimRight(cmp.Or(o.Prefix, DefaultPrefix), "/") + "/",
 		assigning: make(chan struct{}, 1), loading: make(chan struct{}, 1), reconciling: make(chan struct{}, 1),
-		changed: make(chan struct{}), replaced: make(chan struct{}, 1),
-	}, nil
+		changed: make(chan struct{}),
+	}
+	d.watch = d.newWatch()
+	return d, nil
 }
 
 func (d *Directory) key(kind, name string) string { return d.prefix + kind + name }
@@ -186,37 +193,25 @@ const attempts = 100
 func (d *Directory) txn(ctx context.Context, cmps []clientv3.Cmp, then ...clientv3.Op) (*clientv3.TxnResponse, error) {
 	limited, cancel := context.WithTimeout(ctx, d.opts.RequestTimeout)
 	defer cancel()
-	before := d.history.revision()
+	before := d.watch.Revision()
 	resp, err := d.client.Txn(limited).If(cmps...).Then(then...).Commit()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if d.history.isOther(resp.Header, before) {
-		d.restart()
-	}
+	d.watch.Check(resp.Header, before)
 	return resp, nil
 }
 
 func (d *Directory) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
 	limited, cancel := context.WithTimeout(ctx, d.opts.RequestTimeout)
 	defer cancel()
-	before := d.history.revision()
+	before := d.watch.Revision()
 	resp, err := d.client.Get(limited, key, opts...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
 	}
-	if d.history.isOther(resp.Header, before) {
-		d.restart()
-	}
+	d.watch.Check(resp.Header, before)
 	return resp, nil
-}
-
-// restart makes Run load the directory again.
-func (d *Directory) restart() {
-	select {
-	case d.replaced <- struct{}{}:
-	default: // a signal is already pending
-	}
 }
 
 // retry calls try until it reports that the change is done, or returns a permanent error. If etcd does not respond,

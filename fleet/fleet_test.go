@@ -174,7 +174,8 @@ func TestAssignAndRelease(t *testing.T) {
 	require.Equal(t, first, again, "an existing entry was changed")
 	claimed, err := a.Assign(t.Context(), "a/1", "")
 	require.NoError(t, err)
-	require.Equal(t, uint64(2), claimed.Epoch, "the owner claims the entry with a new epoch")
+	first.Epoch = 2
+	require.Equal(t, first, claimed, "the owner claims the entry with a new epoch")
 
 	a.run(t)
 	o, found, err := a.Owner("a/1")
@@ -325,6 +326,27 @@ func TestGroup(t *testing.T) {
 	require.Equal(t, "b", o.Pair)
 }
 
+// If a group has no queues, a queue of the group is created at the pair of the queue with this name.
+func TestGroupOfQueue(t *testing.T) {
+	t.Parallel()
+	p := pairs(t, start(t).client(t), "a", "b")
+	a, b := p[0], p[1]
+	require.NoError(t, a.SetState(t.Context(), "b", StateDraining))
+	_, err := a.Assign(t.Context(), "requests", "")
+	require.NoError(t, err)
+	require.NoError(t, a.SetState(t.Context(), "b", StateOpen))
+	require.NoError(t, a.SetState(t.Context(), "a", StateDraining))
+	for queue, group := range map[string]string{"reply": "requests", "reply2{requests}": "", "other": "unknown"} {
+		o, err := b.Assign(t.Context(), queue, group)
+		require.NoError(t, err)
+		want := "a"
+		if queue == "other" {
+			want = "b"
+		}
+		require.Equal(t, want, o.Pair, queue)
+	}
+}
+
 func TestJoin(t *testing.T) {
 	t.Parallel()
 	client := start(t).client(t)
@@ -369,6 +391,34 @@ func TestJoin(t *testing.T) {
 	renamed.opts.PairID = "id-b"
 	_, _, err = renamed.Join(t.Context(), a.member(), renamed.list)
 	require.ErrorIs(t, err, ErrPairExists)
+}
+
+// A new epoch is above that of the directory and those of the caller, and the directory does not appear to be older.
+func TestNewEpoch(t *testing.T) {
+	t.Parallel()
+	client := start(t).client(t)
+	a := newPair(t, client, "a")
+	id, _, err := a.Join(t.Context(), a.member(), a.list)
+	require.NoError(t, err)
+	first, err := a.NewEpoch(t.Context(), id, 0)
+	require.NoError(t, err)
+	require.Positive(t, first)
+	again, err := a.NewEpoch(t.Context(), id, 0)
+	require.NoError(t, err)
+	require.Greater(t, again, first)
+	last, err := a.NewEpoch(t.Context(), id, 100)
+	require.NoError(t, err)
+	require.Greater(t, last, uint64(100))
+	a.set(func(s *PairState) { s.FleetID, s.MaxEpoch = id, last })
+	require.NoError(t, a.PutLoad(t.Context(), Load{FreeBytes: 1}))
+	o, err := a.Assign(t.Context(), "q", "")
+	require.NoError(t, err)
+	require.Greater(t, o.Epoch, last)
+	_, err = a.NewEpoch(t.Context(), "another fleet", 0)
+	require.NoError(t, err, "a member ignores the ID")
+	b := newPair(t, client, "b")
+	_, err = b.NewEpoch(t.Context(), "another fleet", 0)
+	require.ErrorIs(t, err, ErrLost)
 }
 
 func TestReconcile(t *testing.T) {

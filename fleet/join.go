@@ -16,7 +16,8 @@ import (
 
 // Join registers this pair, and assigns its existing queues to it. The first pair creates the fleet. Join returns the
 // ID of the fleet and, in Report.Epochs, the epochs of the queues; the caller commits both in the log, and calls
-// Reconcile for queues that were created in the meantime. m.Name and m.ID are ignored: they are those of Options.
+// Reconcile for queues that were created in the meantime. m.Name and m.ID are ignored: they are those of Options. The
+// calls of Join, Rebuild and Leave, and the commits after them, must not overlap.
 //
 // If another pair owns one of the names, Join returns a *ConflictError, and the pair is not registered. It returns an
 // error that wraps ErrPairExists if another pair has the same name, or if this pair is registered under another name.
@@ -47,6 +48,33 @@ func (d *Directory) Join(ctx context.Context, m Member, queues Queues) (fleetID 
 		return "", Report{}, fmt.Errorf("join the fleet: %w", err)
 	}
 	return fleetID, report, nil
+}
+
+// NewEpoch returns a new ownership epoch above least, for the join of this pair. fleetID is the result of Join. The
+// errors are the same as those of Assign.
+func (d *Directory) NewEpoch(ctx context.Context, fleetID string, least uint64) (epoch uint64, _ error) {
+	ok := d.joined(ctx, fleetID)
+	err := d.retry(ctx, func() (bool, error) {
+		k := d.known()
+		h, _, err := d.readHead(ctx)
+		if err != nil {
+			return false, err
+		}
+		if err := ok(h, k); err != nil {
+			return false, err
+		}
+		epoch = max(h.counter, least) + 1
+		resp, err := d.txn(ctx, d.sameHead(h), d.putCounter(epoch))
+		if err != nil || !resp.Succeeded {
+			return false, err
+		}
+		d.see(head{fleet: h.fleet, raw: h.raw, counter: epoch})
+		return true, nil
+	})
+	if err != nil {
+		return 0, fmt.Errorf("new epoch: %w", err)
+	}
+	return epoch, nil
 }
 
 // createFleet returns the ID of the fleet, after creating it if the directory is empty.
@@ -93,10 +121,11 @@ func (d *Directory) joined(ctx context.Context, fleetID string) usable {
 }
 
 // register writes the pair, unless another one has its name. It returns the pair with its current state: the state of
-// a registered pair does not change.
-func (d *Directory) register(ctx context.Context, ok usable, m Member) (Member, error) {
+// a registered pair does not change, except that it ends an attempt to leave.
+func (d *Directory) register(ctx context.Context, ok usable, m Member) (written Member, _ error) {
 	key := d.key(dirPairs, m.Name)
 	err := d.retry(ctx, func() (bool, error) {
+		written = m
 		k := d.known()
 		h, resp, err := d.readHead(ctx, clientv3.OpGet(d.prefix+dirPairs, clientv3.WithPrefix()))
 		if err != nil {
@@ -117,13 +146,15 @@ func (d *Directory) register(ctx context.Context, ok usable, m Member) (Member, 
 			case name != m.Name && other.ID == m.ID:
 				return false, fmt.Errorf("%w: this pair is registered as %s", ErrPairExists, name)
 			case name == m.Name:
-				old, m.State = string(kv.Value), other.State
+				if old = string(kv.Value); other.State != stateLeaving {
+					written.State = other.State
+				}
 			}
 		}
-		done, err := d.txn(ctx, append(d.sameFleet(h), same(key, old)), clientv3.OpPut(key, encode(m)))
+		done, err := d.txn(ctx, append(d.sameFleet(h), same(key, old)), clientv3.OpPut(key, encode(written)))
 		return err == nil && done.Succeeded, err
 	})
-	return m, err
+	return written, err
 }
 
 // assignExisting assigns the queues of a pair that joins. If another pair owns one of them, it deletes the pair.

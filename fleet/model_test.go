@@ -10,6 +10,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,15 +22,22 @@ import (
 
 // The model runs random operations of three pairs on one directory in etcd. Between any two requests of an operation,
 // operations of other nodes run, the node crashes, or its request or response is lost. Replaced actives keep running.
-// The directory is emptied and restored to older copies. Every second seed loses nothing in etcd.
+// Pairs leave the fleet and join again. The directory is emptied and restored to older copies. Every second seed loses
+// nothing in etcd.
 //
-// After each step, no two pairs have a queue with the same name. In the end, the directory contains exactly the queues
-// of the pairs.
+// After each step, no two pairs of the fleet have a queue with the same name. In the end, the directory contains the
+// queues of the pairs, and no others.
 func TestModel(t *testing.T) {
 	t.Parallel()
 	client := start(t).client(t)
+	var m *model
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("seed %d:\n%s", m.seed, strings.Join(m.trace[max(0, len(m.trace)-200):], "\n"))
+		}
+	})
 	for seed := range tier.Count(4, 400) {
-		m := newModel(t, client, uint64(seed))
+		m = newModel(t, client, uint64(seed))
 		for range 300 {
 			m.step()
 		}
@@ -58,21 +66,33 @@ type modelNode struct {
 	dead     bool
 	busy     bool              // an operation is in progress
 	view     map[string]uint64 // queues at the time of the replacement; nil: the node is active
+	frozen   PairState         // state at that time
 	creating map[string]bool
+	changing bool     // a change of the membership is in progress
 	pending  []func() // second steps of operations
 }
 
 func (n *modelNode) isActive() bool { return n.pair.active == n }
 
 func (n *modelNode) state() PairState {
+	if !n.isActive() {
+		return n.frozen
+	}
 	return PairState{FleetID: n.pair.fleetID, MaxEpoch: n.pair.highest, Term: n.term}
 }
 
+// list returns the queues. They have no epoch if the pair is not a member.
 func (n *modelNode) list() map[string]uint64 {
+	queues := maps.Clone(n.view)
 	if n.isActive() {
-		return maps.Clone(n.pair.queues)
+		queues = maps.Clone(n.pair.queues)
 	}
-	return maps.Clone(n.view)
+	for name := range queues {
+		if n.state().FleetID == "" {
+			queues[name] = 0
+		}
+	}
+	return queues
 }
 
 type model struct {
@@ -107,7 +127,8 @@ func newModel(t *testing.T, client *clientv3.Client, seed uint64) *model {
 		p := &modelPair{name: fmt.Sprint("p", i), queues: map[string]uint64{}}
 		m.pairs = append(m.pairs, p)
 		m.activate(p)
-		m.join(p)
+		m.join(p.active)
+		require.NotEmpty(t, p.fleetID)
 	}
 	m.totals = totals{}
 	return m
@@ -115,10 +136,10 @@ func newModel(t *testing.T, client *clientv3.Client, seed uint64) *model {
 
 // activate starts a node and makes it the active of its pair.
 func (m *model) activate(p *modelPair) {
-	p.term++
 	if old := p.active; old != nil && !old.dead {
-		old.view = maps.Clone(p.queues)
+		old.view, old.frozen = maps.Clone(p.queues), old.state()
 	}
+	p.term++
 	n := &modelNode{pair: p, term: p.term, creating: map[string]bool{}}
 	p.active = n
 	m.nodes = append(m.nodes, n)
@@ -132,14 +153,81 @@ func (m *model) activate(p *modelPair) {
 	n.Directory = d
 }
 
-func (m *model) join(p *modelPair) {
-	id, _, err := p.active.Join(m.t.Context(), Member{}, m.queues(p.active))
-	require.NoError(m.t, err)
-	p.fleetID = id
-	require.NoError(m.t, p.active.PutLoad(m.t.Context(), Load{FreeBytes: 1}))
+// join registers the pair and, if it is not a member, commits the membership in a later step.
+func (m *model) join(n *modelNode) {
+	p := n.pair
+	n.changing = true
+	done := func() { n.changing = false }
+	id, report, err := n.Join(m.t.Context(), Member{}, m.queues(n))
+	m.log("join of %s/%d: %+v %v", p.name, n.term, report, err)
+	var conflict *ConflictError
+	if errors.As(err, &conflict) && n.isActive() && p.fleetID == "" { // the operator deletes the queues
+		for _, c := range conflict.Conflicts {
+			delete(p.queues, c.Queue)
+		}
+	}
+	if err != nil || n.dead {
+		done()
+		return
+	}
+	m.later(n, func() {
+		defer done()
+		if !n.isActive() || p.fleetID != "" { // the log rejects the record
+			return
+		}
+		m.log("%s is a member of %s", p.name, id)
+		m.totals["join"]++
+		p.fleetID = id
+		for queue := range p.queues {
+			require.NotZero(m.t, report.Epochs[queue])
+			p.queues[queue] = report.Epochs[queue]
+			p.highest = max(p.highest, report.Epochs[queue])
+		}
+		require.NoError(m.t, m.putLoad(p))
+	})
 }
 
-// queues lists the queues of a node for Rebuild and Join. A replaced node cannot prove that it is active.
+// later runs the second step of an operation immediately, or in a later step of the node.
+func (m *model) later(n *modelNode, f func()) {
+	if m.depth == 0 || m.rand.IntN(2) == 0 {
+		f()
+		return
+	}
+	n.pending = append(n.pending, f)
+}
+
+// leave ends the registration of a pair, and commits the end of the membership in a later step.
+func (m *model) leave(n *modelNode) {
+	p := n.pair
+	n.changing = true
+	done := func() { n.changing = false }
+	err := n.Leave(m.t.Context(), m.queues(n))
+	m.log("leave of %s/%d: %v", p.name, n.term, err)
+	if err != nil || n.dead {
+		done()
+		return
+	}
+	m.later(n, func() {
+		defer done()
+		if !n.isActive() || p.fleetID == "" { // the log rejects the record
+			return
+		}
+		m.log("%s is not a member", p.name)
+		m.totals["leave"]++
+		if len(p.queues) > 0 {
+			m.totals["leave with queues"]++
+		}
+		p.fleetID = ""
+	})
+}
+
+// putLoad publishes a load, without a lease.
+func (m *model) putLoad(p *modelPair) error {
+	_, err := m.client.Put(m.t.Context(), p.active.key(dirLoad, p.name), encode(Load{FreeBytes: 1}))
+	return err
+}
+
+// queues lists the queues of a node for Rebuild, Join and Leave. A replaced node cannot prove that it is active.
 func (m *model) queues(n *modelNode) Queues {
 	return func(context.Context) (iter.Seq2[string, uint64], error) {
 		if !n.isActive() || len(n.creating) > 0 {
@@ -164,33 +252,36 @@ func (kv *modelKV) Get(ctx context.Context, key string, opts ...clientv3.OpOptio
 }
 
 func (kv *modelKV) Txn(ctx context.Context) clientv3.Txn {
-	return &modelTxn{txn: kv.KV.Txn(context.WithoutCancel(ctx)), kv: kv}
+	return &hookTxn{kv.KV.Txn(context.WithoutCancel(ctx)), kv.commit}
 }
 
-type modelTxn struct {
-	txn clientv3.Txn
-	kv  *modelKV
+// hookTxn is a transaction that a test commits.
+type hookTxn struct {
+	clientv3.Txn
+	commit func(clientv3.Txn) (*clientv3.TxnResponse, error)
 }
 
-func (t *modelTxn) If(c ...clientv3.Cmp) clientv3.Txn {
-	t.txn = t.txn.If(c...)
+func (t *hookTxn) If(c ...clientv3.Cmp) clientv3.Txn {
+	t.Txn = t.Txn.If(c...)
 	return t
 }
 
-func (t *modelTxn) Then(ops ...clientv3.Op) clientv3.Txn {
-	t.txn = t.txn.Then(ops...)
+func (t *hookTxn) Then(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Then(ops...)
 	return t
 }
 
-func (t *modelTxn) Else(ops ...clientv3.Op) clientv3.Txn {
-	t.txn = t.txn.Else(ops...)
+func (t *hookTxn) Else(ops ...clientv3.Op) clientv3.Txn {
+	t.Txn = t.Txn.Else(ops...)
 	return t
 }
+
+func (t *hookTxn) Commit() (*clientv3.TxnResponse, error) { return t.commit(t.Txn) }
 
 var errLostMessage = errors.New("request or response lost")
 
-func (t *modelTxn) Commit() (*clientv3.TxnResponse, error) {
-	m, n := t.kv.m, t.kv.n
+func (kv *modelKV) commit(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
+	m, n := kv.m, kv.n
 	if err := m.interrupt(n); err != nil {
 		return nil, err
 	}
@@ -198,11 +289,10 @@ func (t *modelTxn) Commit() (*clientv3.TxnResponse, error) {
 		return nil, errLostMessage
 	}
 	if m.chance(60) { // the request is delayed: the outcome is unknown, and it takes effect later
-		txn := t.txn
 		n.pending = append(n.pending, func() { _, _ = txn.Commit() })
 		return nil, errLostMessage
 	}
-	resp, err := t.txn.Commit()
+	resp, err := txn.Commit()
 	if m.chance(40) {
 		return nil, errLostMessage
 	}
@@ -287,8 +377,12 @@ func (m *model) step() {
 	case k < 850:
 		m.log("new active of %s", n.pair.name)
 		m.activate(n.pair)
-	case k < 900:
+	case k < 870:
 		m.setLoads()
+	case k < 885 && !n.changing:
+		m.leave(n)
+	case k < 900 && !n.changing && (n.state().FleetID == "" || m.rand.IntN(4) == 0):
+		m.join(n)
 	case m.seed%2 == 0: // etcd loses nothing
 		m.create(n, queue)
 	case k < 920:
@@ -297,7 +391,7 @@ func (m *model) step() {
 		m.wipe()
 	case k < 930:
 		m.restore()
-	default:
+	case !n.changing:
 		m.rebuild(n)
 	}
 }
@@ -322,6 +416,7 @@ func (m *model) create(n *modelNode, queue string) {
 	}
 	n.creating[queue] = true
 	done := func() { delete(n.creating, queue) }
+	fleetID := n.state().FleetID
 	o, err := n.Assign(m.t.Context(), queue, "")
 	m.log("assign %s by %s/%d: %v %d %v", queue, n.pair.name, n.term, o.Pair, o.Epoch, err)
 	if err != nil || o.Pair != n.pair.name || n.dead {
@@ -330,7 +425,8 @@ func (m *model) create(n *modelNode, queue string) {
 	}
 	commit := func() {
 		defer done()
-		if _, exists := n.pair.queues[queue]; exists || !n.isActive() { // the log rejects the record
+		_, exists := n.pair.queues[queue]
+		if exists || !n.isActive() || n.pair.fleetID != fleetID { // the log rejects the record
 			return
 		}
 		m.log("create %s at %s, epoch %d", queue, n.pair.name, o.Epoch)
@@ -338,11 +434,7 @@ func (m *model) create(n *modelNode, queue string) {
 		n.pair.queues[queue] = o.Epoch
 		n.pair.highest = max(n.pair.highest, o.Epoch)
 	}
-	if m.rand.IntN(2) == 0 {
-		commit()
-		return
-	}
-	n.pending = append(n.pending, commit)
+	m.later(n, commit)
 }
 
 // remove commits the deletion of a queue, and releases the name in a later step.
@@ -357,11 +449,7 @@ func (m *model) remove(n *modelNode, queue string) {
 		err := n.Release(m.t.Context(), queue, epoch)
 		m.log("release %s by %s/%d, epoch %d: %v", queue, n.pair.name, n.term, epoch, err)
 	}
-	if m.rand.IntN(2) == 0 {
-		release()
-		return
-	}
-	n.pending = append(n.pending, release)
+	m.later(n, release)
 }
 
 func (m *model) reconcile(n *modelNode) {
@@ -382,12 +470,22 @@ func (m *model) reconcile(n *modelNode) {
 }
 
 func (m *model) rebuild(n *modelNode) {
-	report, err := n.Rebuild(m.t.Context(), Member{}, []string{"p0", "p1", "p2"}, m.queues(n))
+	report, err := n.Rebuild(m.t.Context(), Member{}, m.members(), m.queues(n))
 	m.log("rebuild by %s/%d: %+v %v", n.pair.name, n.term, report, err)
 	if err == nil {
 		m.totals["rebuild"]++
 		m.setLoads()
 	}
+}
+
+// members returns the pairs that are, or may become, members of the fleet.
+func (m *model) members() (names []string) {
+	for _, p := range m.pairs {
+		if p.fleetID != "" || p.active.changing {
+			names = append(names, p.name)
+		}
+	}
+	return names
 }
 
 // read returns all keys except loads, which are attached to leases.
@@ -439,10 +537,11 @@ func (m *model) check() {
 	owners := map[string]string{}
 	for _, p := range m.pairs {
 		for queue := range p.queues {
+			if p.fleetID == "" {
+				continue
+			}
+			queue = p.fleetID + " " + queue
 			if other, found := owners[queue]; found && !m.t.Failed() {
-				for _, line := range m.trace[max(0, len(m.trace)-100):] {
-					m.t.Log(line)
-				}
 				require.FailNow(m.t, "two owners", "%s: %s and %s", queue, other, p.name)
 			}
 			owners[queue] = p.name
@@ -461,12 +560,7 @@ func (m *model) settle() {
 		}
 	}
 	m.check()
-	for range 3 {
-		for _, p := range m.pairs {
-			_, err := p.active.Rebuild(m.t.Context(), Member{}, []string{"p0", "p1", "p2"}, m.queues(p.active))
-			require.NoError(m.t, err)
-		}
-	}
+	m.joinAll()
 	want, got := map[string]string{}, map[string]string{}
 	for _, p := range m.pairs {
 		report, err := p.active.Reconcile(m.t.Context(), m.queues(p.active), nil)
@@ -486,4 +580,39 @@ func (m *model) settle() {
 	require.NoError(m.t, p.active.PutLoad(m.t.Context(), Load{}))
 	_, err = p.active.Assign(m.t.Context(), "last", "")
 	require.NoError(m.t, err)
+}
+
+// joinAll performs the work of an operator until all pairs are members of one fleet.
+func (m *model) joinAll() {
+	for _, p := range m.pairs {
+		if p.fleetID == "" { // its registration may be that of a restored directory
+			require.NoError(m.t, p.active.Leave(m.t.Context(), m.queues(p.active)))
+		}
+	}
+	h, _, err := m.pairs[0].active.readHead(m.t.Context())
+	require.NoError(m.t, err)
+	if !slices.ContainsFunc(m.pairs, func(p *modelPair) bool { return p.fleetID == h.fleet.ID }) {
+		m.wipe() // a copy of a fleet without members
+	}
+	for range 6 {
+		for _, p := range m.pairs {
+			_, err := p.active.Rebuild(m.t.Context(), Member{}, m.members(), m.queues(p.active))
+			switch {
+			case p.fleetID == "":
+				require.ErrorIs(m.t, err, ErrNotMember)
+			case errors.Is(err, ErrLost): // another fleet was created; it may be an older one with this pair
+				p.fleetID = ""
+				require.NoError(m.t, p.active.Leave(m.t.Context(), m.queues(p.active)))
+			default:
+				require.NoError(m.t, err)
+			}
+		}
+		for _, p := range m.pairs {
+			m.join(p.active) // also registers a member that has left the directory
+		}
+	}
+	for _, p := range m.pairs {
+		require.Equal(m.t, m.pairs[0].fleetID, p.fleetID)
+		require.NoError(m.t, p.active.SetState(m.t.Context(), p.name, StateOpen))
+	}
 }

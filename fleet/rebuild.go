@@ -20,7 +20,7 @@ import (
 //
 // pairs are the names of all pairs of the fleet, as confirmed by the operator. Registered pairs are added. If the
 // operator omits a pair, its queue names may be assigned to other pairs. Report.Waiting returns the pairs that have
-// not contributed yet. Rules of a lost directory are not restored.
+// not contributed yet. For the limits of a rebuild, see the package comment.
 //
 // Of two pairs with entries for the same name, the pair with the higher ownership epoch keeps the entry. The other
 // pair reports a conflict, and must call Rebuild again after the first one has contributed.
@@ -34,7 +34,7 @@ func (d *Directory) Rebuild(ctx context.Context, m Member, pairs []string, queue
 		return Report{}, err
 	}
 	for _, name := range pairs {
-		if err := checkPair(name); err != nil {
+		if err := CheckPair(name); err != nil {
 			return Report{}, err
 		}
 	}

@@ -32,6 +32,7 @@ const (
 	StateOpen     State = "open"
 	StateDraining State = "draining"
 	stateJoining  State = "joining" // Join has not finished
+	stateLeaving  State = "leaving" // Leave has not finished; no queues are assigned to the pair
 )
 
 // Member is a pair of the fleet.
@@ -125,12 +126,12 @@ func decodeEntry(raw []byte) (v entryValue, err error) {
 	case v.Epoch == 0:
 		return v, errors.New("no epoch")
 	}
-	return v, checkPair(v.Pair)
+	return v, CheckPair(v.Pair)
 }
 
 func decodeGroup(raw []byte) (v groupValue, err error) {
 	if err = decode(raw, &v); err == nil {
-		err = checkPair(v.Pair)
+		err = CheckPair(v.Pair)
 	}
 	return v, err
 }
@@ -174,7 +175,9 @@ func checkName(what, name string) error {
 	return nil
 }
 
-func checkPair(name string) error {
+// CheckPair returns an error that wraps ErrInvalid if name is not a name of a pair: 1 to 63 characters of
+// [A-Za-z0-9._-].
+func CheckPair(name string) error {
 	if name == "" || len(name) > maxPairBytes {
 		return fmt.Errorf("%w: pair name of %d bytes, must have 1 to %d", ErrInvalid, len(name), maxPairBytes)
 	}
@@ -188,13 +191,15 @@ func checkPair(name string) error {
 }
 
 func checkMember(m Member) error {
-	if err := checkPair(m.Name); err != nil {
+	if err := CheckPair(m.Name); err != nil {
 		return err
 	}
 	if m.ID == "" || len(m.ID) > maxPairBytes {
 		return fmt.Errorf("%w: pair ID of %d bytes, must have 1 to %d", ErrInvalid, len(m.ID), maxPairBytes)
 	}
-	if m.State != StateOpen && m.State != StateDraining && m.State != stateJoining {
+	switch m.State {
+	case StateOpen, StateDraining, stateJoining, stateLeaving:
+	default:
 		return fmt.Errorf("%w: state %.40q of pair %s", ErrInvalid, m.State, m.Name)
 	}
 	if len(m.Addresses) > MaxAddresses {
@@ -205,10 +210,12 @@ func checkMember(m Member) error {
 			return err
 		}
 	}
-	return checkLabels(m.Labels)
+	return CheckLabels(m.Labels)
 }
 
-func checkLabels(labels map[string]string) error {
+// CheckLabels returns an error that wraps ErrInvalid if labels exceed a limit: at most MaxLabels, with names of 1 to 63
+// bytes and values of at most 63 bytes.
+func CheckLabels(labels map[string]string) error {
 	if len(labels) > MaxLabels {
 		return fmt.Errorf("%w: %d labels, limit %d", ErrInvalid, len(labels), MaxLabels)
 	}
@@ -228,7 +235,7 @@ func checkRule(r Rule) error {
 		return fmt.Errorf("%w: rule %.40q must have a pair or labels", ErrInvalid, r.Pattern)
 	}
 	if r.Pair != "" {
-		return checkPair(r.Pair)
+		return CheckPair(r.Pair)
 	}
-	return checkLabels(r.Labels)
+	return CheckLabels(r.Labels)
 }

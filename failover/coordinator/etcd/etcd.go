@@ -13,7 +13,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -23,10 +22,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcdconn"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/dupdetect"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/internal/latest"
 )
@@ -35,7 +34,7 @@ import (
 const (
 	DefaultPrefix         = "/lockstep/default"
 	DefaultLeaseTTL       = 3 * time.Second
-	DefaultRequestTimeout = time.Second
+	DefaultRequestTimeout = etcdconn.DefaultRequestTimeout
 )
 
 // Options configures Open.
@@ -76,9 +75,8 @@ type Coordinator struct {
 	duplicates dupdetect.Tracker
 	// unaware is signaled if another process under this node's ID may not have detected this process.
 	unaware chan struct{}
-	// history describes all responses so far. replaced is signaled after a response that belongs to another history.
-	history  history
-	replaced chan struct{}
+	// keys watches the pair's keys.
+	keys *etcdconn.Watch
 	// lastError is the cause of the last failed request: a string.
 	lastError *atomic.Value
 
@@ -90,28 +88,19 @@ var _ failover.Coordinator = (*Coordinator)(nil)
 
 // Open creates a client and starts the watch. It does not wait for etcd (see Ping), and only fails for invalid options.
 func Open(o Options) (*Coordinator, error) {
-	if len(o.Endpoints) == 0 {
-		return nil, errors.New("etcd: no endpoints (host:port)")
-	}
 	o.Prefix = strings.TrimRight(cmp.Or(o.Prefix, DefaultPrefix), "/")
 	o.LeaseTTL = cmp.Or(max(o.LeaseTTL, 0), DefaultLeaseTTL)
 	o.RequestTimeout = cmp.Or(max(o.RequestTimeout, 0), DefaultRequestTimeout)
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())
 	lastError := new(atomic.Value)
-	client, err := newClient(o, clientv3.Config{
-		Endpoints: o.Endpoints, TLS: o.TLS,
-		DialTimeout: o.RequestTimeout,
-		// etcd closes connections that ping more often than every 5 s. Until a silent connection is detected, requests,
-		// the watch and the lease use another connection.
-		DialKeepAliveTime: 6 * time.Second, DialKeepAliveTimeout: 2 * time.Second,
-		// One try per endpoint and one more; the caller makes further retries. Without any connection, a request waits for
-		// its timeout.
-		MaxUnaryRetries: uint(len(o.Endpoints) + 1),
-		DialOptions:     dialOptions(&o, lastError),
-		Logger:          o.Logger.Named("etcd-client").WithOptions(zap.IncreaseLevel(zap.ErrorLevel)),
+	client, err := etcdconn.New(etcdconn.Options{
+		Endpoints: o.Endpoints, TLS: o.TLS, Credentials: o.Credentials, Username: o.Username, Password: o.Password,
+		RequestTimeout: o.RequestTimeout, Logger: o.Logger,
+		// The client waits for a connection and then returns only a timeout, so the interceptor records the cause.
+		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(recordErrors(lastError))},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("etcd: %w", err)
+		return nil, err
 	}
 	ctx, stop := context.WithCancel(context.Background())
 	c := &Coordinator{
@@ -119,46 +108,11 @@ func Open(o Options) (*Coordinator, error) {
 		livedir:    o.Prefix + "/live/",
 		processDir: o.Prefix + "/run/", opts: o,
 		processes: make(map[string]dupdetect.Entry), newest: make(map[string]dupdetect.Entry),
-		unaware: make(chan struct{}, 1), replaced: make(chan struct{}, 1),
-		seen: latest.New(failover.Observation{}), stop: stop, lastError: lastError,
+		unaware: make(chan struct{}, 1), seen: latest.New(failover.Observation{}), stop: stop, lastError: lastError,
 	}
-	c.wg.Go(func() { c.watch(ctx) })
+	c.keys = c.newWatch()
+	c.wg.Go(func() { c.keys.Run(ctx) })
 	return c, nil
-}
-
-func dialOptions(o *Options, lastError *atomic.Value) []grpc.DialOption {
-	options := []grpc.DialOption{
-		// gRPC's default backoff grows to two minutes, which would delay role changes after an outage of etcd.
-		grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff: backoff.Config{
-				BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2,
-				MaxDelay: 500 * time.Millisecond,
-			},
-			MinConnectTimeout: o.RequestTimeout,
-		}),
-		// The client waits for a connection and then returns only a timeout, so the interceptor records the cause.
-		grpc.WithChainUnaryInterceptor(recordErrors(lastError)),
-	}
-	plain := func(endpoint string) bool { return strings.HasPrefix(endpoint, "http://") }
-	if o.Credentials != nil && !slices.ContainsFunc(o.Endpoints, plain) {
-		options = append(options, grpc.WithTransportCredentials(o.Credentials))
-	}
-	return options
-}
-
-// newClient creates a client. With a user name, clientv3.New would request a token, and fail while etcd is
-// unreachable. The client therefore starts with an invalid token, and authenticates when etcd rejects that token.
-func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
-	if o.Username == "" {
-		return clientv3.New(cfg) //nolint:wrapcheck // Open does
-	}
-	cfg.Token = "none yet"
-	client, err := clientv3.New(cfg)
-	if err != nil {
-		return nil, err //nolint:wrapcheck // Open does
-	}
-	client.Token, client.Username, client.Password = "", o.Username, o.Password
-	return client, nil
 }
 
 // Name implements failover.Coordinator.
@@ -178,12 +132,12 @@ func (c *Coordinator) Ping(ctx context.Context) error {
 }
 
 func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {
-	before := c.history.revision()
+	before := c.keys.Revision()
 	resp, _, err := hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.GetResponse, error) {
 		return c.client.Get(ctx, key, opts...)
 	})
 	if err == nil {
-		c.checkRevision(resp.Header, before)
+		c.keys.Check(resp.Header, before)
 	}
 	return resp, err
 }
@@ -193,12 +147,12 @@ func (c *Coordinator) get(ctx context.Context, key string, opts ...clientv3.OpOp
 func (c *Coordinator) txn(
 	ctx context.Context, request func(clientv3.Txn) clientv3.Txn,
 ) (resp *clientv3.TxnResponse, outcomeUnknown bool, err error) {
-	before := c.history.revision()
+	before := c.keys.Revision()
 	resp, outcomeUnknown, err = hedged(ctx, c.attempts(), func(ctx context.Context) (*clientv3.TxnResponse, error) {
 		return request(c.client.Txn(ctx)).Commit()
 	})
 	if err == nil {
-		c.checkRevision(resp.Header, before)
+		c.keys.Check(resp.Header, before)
 	}
 	return resp, outcomeUnknown, err
 }

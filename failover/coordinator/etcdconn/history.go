@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package etcd
+package etcdconn
 
 import (
 	"sync"
@@ -35,12 +35,15 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// checkRevision triggers a new listing of the keys if a response proves that etcd was restored or replaced. In this
-// case, a proxy may keep the old watch open.
-func (c *Coordinator) checkRevision(header *etcdserverpb.ResponseHeader, before int64) {
-	if c.history.isOther(header, before) {
+// Revision returns the highest revision of the responses so far. 0: none.
+func (w *Watch) Revision() int64 { return w.history.revision() }
+
+// Check triggers a new listing of the keys if a response to a linearizable request proves that etcd was restored or
+// replaced. In this case, a proxy may keep the old watch open. before is the result of Revision before the request.
+func (w *Watch) Check(header *etcdserverpb.ResponseHeader, before int64) {
+	if w.history.isOther(header, before) {
 		select {
-		case c.replaced <- struct{}{}:
+		case w.replaced <- struct{}{}:
 		default: // a signal is already pending
 		}
 	}
