@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -320,6 +321,7 @@ func (p *fakePair) handOver(every int) {
 
 func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	first := true
+	refused := make(map[string]*pb.RequestError)
 	for {
 		r, err := s.Recv()
 		if err != nil {
@@ -332,10 +334,10 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 		n.pair.mu.Unlock()
 		var answers []*pb.PublishStreamResponse
 		for _, r := range together {
-			resp, err := n.publishOne(r)
+			resp, err := n.publishOne(r, refused)
 			if err == nil {
 				answers = append(answers, resp)
-				if codes.Code(resp.GetError().GetCode()) == codes.Unavailable {
+				if codes.Code(resp.GetError().GetCode()) == codes.Unavailable && !concernsOwner(resp.GetError()) {
 					err = status.Error(codes.Unavailable, "stream ended: later responses "+
 						"must not overtake it")
 				}
@@ -360,8 +362,15 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 	}
 }
 
-// publishOne handles one request of a stream. The error ends the stream.
-func (n *fakeNode) publishOne(r *pb.PublishStreamRequest) (*pb.PublishStreamResponse, error) {
+func concernsOwner(e *pb.RequestError) bool {
+	return e.GetReason() == "NOT_OWNER" || e.GetReason() == "DIRECTORY_UNAVAILABLE"
+}
+
+// publishOne handles one request of a stream. refused are the errors of queues of other pairs in earlier responses. The
+// error ends the stream.
+func (n *fakeNode) publishOne(
+	r *pb.PublishStreamRequest, refused map[string]*pb.RequestError,
+) (*pb.PublishStreamResponse, error) {
 	n.pair.mu.Lock()
 	defer n.pair.mu.Unlock()
 	if err := n.active(); err != nil {
@@ -373,7 +382,17 @@ func (n *fakeNode) publishOne(r *pb.PublishStreamRequest) (*pb.PublishStreamResp
 		}
 	}
 	resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation()}
-	if resp.Error = n.pair.refusedPublish(r.GetPublish()); resp.GetError() != nil {
+	queue := r.GetPublish().GetQueue()
+	if r.GetResumes() {
+		delete(refused, queue)
+	}
+	resp.Error = n.pair.refusedPublish(r.GetPublish())
+	if before := refused[queue]; before != nil && resp.GetError() == nil && !n.pair.executed(r.GetPublish()) {
+		resp.Error = proto.CloneOf(before)
+		resp.Error.Settled = r.GetPublish().GetProducer().GetRetry()
+	}
+	if resp.GetError() != nil {
+		refused[queue] = resp.GetError()
 		return resp, nil
 	}
 	if n.pair.refuse != nil {

@@ -149,25 +149,30 @@ func (p *fakePair) ownsAll(ops []*pb.Operation) error {
 // refusedPublish returns the error of a request for a queue that the pair does not own. A retry is refused in the log,
 // unless an earlier attempt was committed. The caller holds mu.
 func (p *fakePair) refusedPublish(r *pb.PublishRequest) *pb.RequestError {
-	if p.owner == nil {
+	if p.owner == nil || p.executed(r) {
 		return nil
 	}
 	from := r.GetProducer()
-	if known := p.producers[fmt.Sprint(from.GetId(), "/", from.GetEpoch())]; known != nil &&
-		known.results[from.GetSequence()] != nil {
-		return nil
-	}
 	n := p.owner(r.GetQueue())
 	switch {
 	case n == nil:
 		return nil
 	case n.GetPair() == "":
-		return &pb.RequestError{Code: uint32(codes.Unavailable), Reason: "DIRECTORY_UNAVAILABLE"}
+		return &pb.RequestError{
+			Code: uint32(codes.Unavailable), Reason: "DIRECTORY_UNAVAILABLE", Settled: from.GetRetry(),
+		}
 	default:
 		return &pb.RequestError{
 			Code: uint32(codes.FailedPrecondition), Reason: "NOT_OWNER", NotOwner: n, Settled: from.GetRetry(),
 		}
 	}
+}
+
+// executed reports whether an earlier attempt of a request was committed. The caller holds mu.
+func (p *fakePair) executed(r *pb.PublishRequest) bool {
+	from := r.GetProducer()
+	known := p.producers[fmt.Sprint(from.GetId(), "/", from.GetEpoch())]
+	return known != nil && known.results[from.GetSequence()] != nil
 }
 
 // numbers returns "0", "1" and so on.
@@ -425,6 +430,34 @@ func testFleetDirectoryUnavailable(t *testing.T) {
 		require.NoError(t, err)
 	}
 	require.Equal(t, numbers(10), f.pairs["b"].bodies("q"))
+}
+
+// A queue is created at the pair that has refused publishes to it. The node refuses later requests on the same stream,
+// and all publishes are stored in the order of the calls.
+func TestFleetQueueCreatedAfterRefusals(t *testing.T) {
+	synctest.Test(t, testFleetQueueCreatedAfterRefusals)
+}
+
+func testFleetQueueCreatedAfterRefusals(t *testing.T) {
+	for _, seen := range []fakeOwner{{}, {"b", 1}} {
+		f := newFakeFleet(t)
+		f.own("c", "q")
+		f.see("a", "q", seen)
+		f.see("b", "q", fakeOwner{"a", 2})
+		c := f.client(client.Options{})
+		p, err := c.NewProducer(t.Context(), client.ProducerOptions{BatchMessages: 1})
+		require.NoError(t, err)
+		for i := range 100 {
+			p.PublishAsync(t.Context(), "q", message("%d", i))
+			if i == 50 {
+				pause(time.Second)
+				f.own("a", "q")
+			}
+		}
+		require.NoError(t, p.Flush(soon(t)))
+		require.Equal(t, numbers(100), f.pairs["a"].bodies("q"))
+		require.NoError(t, c.Close())
+	}
 }
 
 // Administrative calls follow NOT_OWNER, and later calls are sent to the owner directly.

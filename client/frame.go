@@ -13,11 +13,11 @@ import (
 
 // Field numbers of lockstep.v1, all below 16, so that a tag is one byte. A test compares them with the generated code.
 const (
-	fieldCorrelation, fieldPublish, fieldMore, fieldAcceptsMore = 1, 2, 3, 4
-	fieldQueue, fieldMessages, fieldProducer, fieldSplits       = 1, 2, 3, 4
-	fieldID, fieldEpoch, fieldSequence, fieldRetry              = 1, 2, 3, 4
-	fieldBody                                                   = 1
-	tagBytes                                                    = 1
+	fieldCorrelation, fieldPublish, fieldMore, fieldAcceptsMore, fieldResumes = 1, 2, 3, 4, 5
+	fieldQueue, fieldMessages, fieldProducer, fieldSplits                     = 1, 2, 3, 4
+	fieldID, fieldEpoch, fieldSequence, fieldRetry                            = 1, 2, 3, 4
+	fieldBody                                                                 = 1
+	tagBytes                                                                  = 1
 )
 
 // frame is a pb.PublishStreamRequest with one or more requests, and implements its encoding. Unlike the generated
@@ -32,6 +32,7 @@ type part struct {
 	epoch    uint32
 	sequence uint64 // also the correlation ID
 	retry    bool
+	resumes  bool
 	entries  []*Pending
 	// Encoded sizes of the PublishStreamRequest, its PublishRequest and the Producer in it.
 	bytes, publishBytes, producerBytes int
@@ -54,7 +55,7 @@ func (p *part) request() *pb.PublishStreamRequest {
 		messages = e.appendMessages(messages)
 	}
 	return &pb.PublishStreamRequest{
-		Correlation: p.sequence, AcceptsMore: true,
+		Correlation: p.sequence, AcceptsMore: true, Resumes: p.resumes,
 		Publish: &pb.PublishRequest{
 			Queue: p.queue, Messages: messages,
 			Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
@@ -86,6 +87,9 @@ func (p *part) measure() {
 		p.publishBytes += e.encodedBytes()
 	}
 	p.bytes = numberBytes(p.sequence) + fieldBytes(p.publishBytes) + numberBytes(1)
+	if p.resumes {
+		p.bytes += numberBytes(1)
+	}
 }
 
 // EncodedBytes implements codec.Appender.
@@ -114,8 +118,11 @@ func (b *frame) AppendTo(o *codec.Output) {
 	o.B = appendNumber(out, fieldAcceptsMore, 1)
 }
 
-// appendTo appends the encoded part without its last field, accepts_more.
+// appendTo appends the encoded part without the field accepts_more.
 func (p *part) appendTo(b []byte) []byte {
+	if p.resumes {
+		b = appendNumber(b, fieldResumes, 1)
+	}
 	b = appendNumber(b, fieldCorrelation, p.sequence)
 	b = appendLength(b, fieldPublish, p.publishBytes)
 	b = append(appendLength(b, fieldQueue, len(p.queue)), p.queue...)

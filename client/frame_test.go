@@ -52,11 +52,13 @@ func TestFrameEncoding(t *testing.T) {
 		for i := range 1 + rng.IntN(4) {
 			p := part{
 				queue: "q", id: strings.Repeat("i", 1+rng.IntN(64)), epoch: rng.Uint32N(3), sequence: 1 + rng.Uint64N(1000),
-				retry: rng.IntN(2) == 0,
+				retry: rng.IntN(2) == 0, resumes: rng.IntN(2) == 0,
 			}
-			r := &pb.PublishStreamRequest{Correlation: p.sequence, AcceptsMore: true, Publish: &pb.PublishRequest{
-				Queue: p.queue, Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
-			}}
+			r := &pb.PublishStreamRequest{
+				Correlation: p.sequence, AcceptsMore: true, Resumes: p.resumes, Publish: &pb.PublishRequest{
+					Queue: p.queue, Producer: &pb.Producer{Id: p.id, Epoch: p.epoch, Sequence: p.sequence, Retry: p.retry},
+				},
+			}
 			for range 1 + rng.IntN(3) {
 				ms := randomMessages(rng, 1+rng.IntN(3), rng.IntN(3) > 0)
 				e, err := newEntry("q", ms, 1<<20)

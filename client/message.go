@@ -217,7 +217,7 @@ func (m *Message) checkDelivery() error {
 // checkName checks the length and the encoding of a name. The node checks the characters.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxKeyBytes || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/-], not %q", ErrInvalid,
+		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/{}-], not %q", ErrInvalid,
 			what, maxKeyBytes, name)
 	}
 	return nil

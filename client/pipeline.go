@@ -33,6 +33,8 @@ type pipeline struct {
 	greeted    bool           // the current stream delivered a response
 	more       bool           // the node accepts several requests in one frame
 	single     map[string]int // publishes to be sent one by one, by queue; nil if empty
+	// resumed contains the queues with publishes in pending that a route has sent here after a refusal. nil if empty.
+	resumed map[string]struct{}
 }
 
 type request struct {
@@ -44,6 +46,7 @@ type request struct {
 	sent     bool // sent under its current identity
 	repeated bool // sent more than once under its current identity
 	last     bool // last request of its frame
+	resumes  bool // first request for the queue after a refusal, if it is not repeated
 }
 
 func (p *Producer) newPipeline(pair *pairConn) *pipeline {
@@ -81,6 +84,21 @@ func (pl *pipeline) add(e *Pending) {
 	pl.pending.push(e)
 	pl.count += int(e.count)
 	pl.bytes += e.bytes
+}
+
+// resume marks the next request for a queue: all earlier requests for the queue are answered. mu is held.
+func (pl *pipeline) resume(queue string) {
+	if pl.resumed == nil {
+		pl.resumed = make(map[string]struct{})
+	}
+	pl.resumed[queue] = struct{}{}
+}
+
+// takeResumed reports whether the next request for a queue is marked, and removes the mark. mu is held.
+func (pl *pipeline) takeResumed(queue string) bool {
+	_, is := pl.resumed[queue]
+	delete(pl.resumed, queue)
+	return is
 }
 
 // dropWithdrawn removes withdrawn entries from the head of pending. mu is held.

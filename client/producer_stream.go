@@ -238,6 +238,7 @@ func (pl *pipeline) nextFrame() *frame {
 func (pl *pipeline) addTo(b *frame, r *request) {
 	b.parts = append(b.parts, part{
 		queue: r.queue, id: pl.id, epoch: pl.opts.Epoch, sequence: r.sequence, retry: r.repeated, entries: r.entries,
+		resumes: r.resumes && !r.repeated,
 	})
 }
 
@@ -307,6 +308,7 @@ func (pl *pipeline) form(otherMessages, otherBytes int) *request {
 	pl.next++
 	return &request{
 		sequence: seq, queue: first.queue, entries: entries, messages: messages, bytes: bytes, sent: true,
+		resumes: pl.takeResumed(first.queue),
 	}
 }
 

@@ -180,8 +180,12 @@ func (rt *route) queue() string { return (*rt.refused.at(0)).queue }
 // transfer sends the waiting publishes of a route on the pipeline to the owner. mu is held.
 func (p *Producer) transfer(rt *route) {
 	rt.pl, rt.moving, rt.timer, rt.after = p.pipelineTo(rt.way.pair), false, nil, 0
-	for _, e := range rt.take() {
+	entries := rt.take()
+	for _, e := range entries {
 		rt.pl.add(e)
+	}
+	if len(entries) > 0 {
+		rt.pl.resume(entries[0].queue)
 	}
 	rt.pl.signal()
 }

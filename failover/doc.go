@@ -23,6 +23,7 @@
 // # Subpackages
 //
 //	coordinator/etcd       the record in etcd; etcd/embedded starts an in-process etcd for development and tests
+//	coordinator/etcdconn   client and watch of etcd, also used by package fleet
 //	coordinator/raft       the record in three hashicorp/raft voters: the two nodes and a witness
 //	coordinator/memory     the record in memory, for a node without a partner and for tests
 //	test/coordtest         the conformance suite for all three

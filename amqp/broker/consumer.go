@@ -124,7 +124,7 @@ func (s *consumer) run() {
 		return
 	}
 	f := failed(err)
-	if f.again() && f.reason != "SUBSCRIPTION_MOVED" && f.reason != "" {
+	if f.again() && f.reason != "SUBSCRIPTION_MOVED" && f.reason != "DIRECTORY_UNAVAILABLE" && f.reason != "" {
 		s.c.lost(f.text)
 		return
 	}

@@ -63,6 +63,12 @@ func (f *failure) again() bool {
 	return f.reason == "AUTH_UNAVAILABLE" || f.notActive()
 }
 
+// unapplied reports whether an error that permits another attempt proves that this attempt was not applied.
+func (f *failure) unapplied() bool {
+	return f.reason == "BLOCKED" || f.reason == "SITE_LAG" || f.reason == "AUTH_UNAVAILABLE" ||
+		f.reason == "DIRECTORY_UNAVAILABLE"
+}
+
 // conditions maps reasons to conditions, where they differ from the condition of the status code.
 var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"QUEUE_FULL":             session.ResourceLimitExceeded,
@@ -86,6 +92,7 @@ var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"PRODUCER_UNKNOWN":       session.IllegalState,
 	"TOO_OLD":                session.IllegalState,
 	"TOKEN_EXPIRED":          session.UnauthorizedAccess,
+	"DIRECTORY_UNAVAILABLE":  session.ResourceLocked,
 }
 
 func (f *failure) condition() wire.Symbol {

@@ -243,7 +243,10 @@ func (p *pipeline) encode(r *request) *pb.PublishStreamRequest {
 	for i := range r.entries {
 		publish.Messages[i] = r.entries[i].message
 	}
-	return &pb.PublishStreamRequest{Correlation: r.sequence, Publish: publish, AcceptsMore: true}
+	return &pb.PublishStreamRequest{
+		Correlation: r.sequence, Publish: publish, AcceptsMore: true,
+		Resumes: len(p.inFlight) == 1, // all earlier requests are answered
+	}
 }
 
 func (r *request) size() (messages, bytes int) {

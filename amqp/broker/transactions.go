@@ -301,7 +301,7 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 			c.lost("unknown outcome of a transaction")
 			return nil, false //nolint:nilerr // the connection ends without an outcome
 		}
-		if f.reason != "BLOCKED" && f.reason != "SITE_LAG" && f.reason != "AUTH_UNAVAILABLE" {
+		if !f.unapplied() {
 			req.Producer.Retry = true // the attempt may have been committed
 		}
 		select {

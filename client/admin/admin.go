@@ -80,7 +80,7 @@ func queues(cc *grpc.ClientConn) pb.QueueServiceClient { return pb.NewQueueServi
 // checkName checks the length and the encoding of a name. The node checks the characters.
 func checkName(what, name string) error {
 	if name == "" || len(name) > maxNameBytes || !utf8.ValidString(name) {
-		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/-], not %q", client.ErrInvalid,
+		return fmt.Errorf("%w: the name of a %s must have 1 to %d characters of [A-Za-z0-9._/{}-], not %q", client.ErrInvalid,
 			what, maxNameBytes, name)
 	}
 	return nil

@@ -74,7 +74,7 @@ func (c QueueConfig) check() error {
 
 // Queue describes a queue.
 type Queue struct {
-	// Name has 1 to 255 characters of [A-Za-z0-9._/-] and begins with a letter or digit.
+	// Name has 1 to 255 characters of [A-Za-z0-9._/{}-] and begins with a letter or digit.
 	Name string
 	// ID identifies the queue. A queue that is deleted and created again has a new ID.
 	ID uint64
@@ -167,6 +167,10 @@ type CreateQueueOptions struct {
 	Topic bool
 	// IfNotExists makes the call succeed without a change if the queue already exists.
 	IfNotExists bool
+	// PlacementGroup is the placement group in a fleet: the queue is created at the pair of the other queues of this
+	// group, or else of the queue with this name. It has the characters of a queue name. Default: the text between the
+	// first { and the next } in the name, if any. Pairs without a fleet ignore it.
+	PlacementGroup string
 }
 
 // CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
@@ -182,9 +186,14 @@ func (c *Client) CreateQueue(
 	if err := o.Config.check(); err != nil {
 		return Queue{}, false, err
 	}
+	if o.PlacementGroup != "" {
+		if err := checkName("placement group", o.PlacementGroup); err != nil {
+			return Queue{}, false, err
+		}
+	}
 	req := &pb.CreateQueueRequest{
 		Name: name, Config: o.Config.toProto(), Subscriptions: o.Subscriptions, Topic: o.Topic,
-		IfNotExists: o.IfNotExists, ExplicitFields: o.Explicit,
+		IfNotExists: o.IfNotExists, ExplicitFields: o.Explicit, PlacementGroup: o.PlacementGroup,
 	}
 	resp, err := change(ctx, c, "create queue "+name, req, pb.QueueServiceClient.CreateQueue)
 	if doneBefore(err, client.ErrAlreadyExists) {

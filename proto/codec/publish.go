@@ -210,6 +210,9 @@ func publishStreamPart(
 		case 4:
 			m.AcceptsMore = number != 0
 			return typ == protowire.VarintType
+		case 5:
+			m.Resumes = number != 0
+			return typ == protowire.VarintType
 		}
 		return false
 	})

@@ -18,7 +18,7 @@ import (
 // the library decodes.
 func randomPublish(rng *rand.Rand, allFields bool) *pb.PublishStreamRequest {
 	one := func(most int) *pb.PublishStreamRequest {
-		r := &pb.PublishStreamRequest{Correlation: rng.Uint64(), AcceptsMore: rng.IntN(2) == 0}
+		r := &pb.PublishStreamRequest{Correlation: rng.Uint64(), AcceptsMore: rng.IntN(2) == 0, Resumes: rng.IntN(2) == 0}
 		if rng.IntN(10) == 0 {
 			return r
 		}

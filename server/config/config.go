@@ -44,6 +44,7 @@ type Config struct {
 	Log         Log         `key:"log"`
 	Failover    Failover    `key:"failover"`
 	Site        Site        `key:"site"`
+	Fleet       Fleet       `key:"fleet"`
 	MinInSync   int         `key:"min-in-sync" range:"1 to 2" run:"pair" usage:"number of in-sync nodes required for writes. 1: a node continues alone; 2: writes are refused while only one node is in sync. Each new active node writes it to the cluster record: set it on both nodes"`
 	Shutdown    Shutdown    `key:"shutdown"`
 	Disk        Disk        `key:"disk"`
@@ -315,6 +316,7 @@ func Default() Config {
 			Timeout: Duration(2 * time.Second), DropTimeout: Duration(1500 * time.Millisecond),
 			FailbackDelay: Duration(time.Minute),
 		},
+		Fleet:     Fleet{Prefix: "/lockstep/fleet"},
 		MinInSync: 1,
 		Shutdown:  Shutdown{Handover: true, HandoverTimeout: Duration(5 * time.Second)},
 		Disk:      Disk{LowWatermark: 256 << 20, StallTimeout: Duration(5 * time.Second)},

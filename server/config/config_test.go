@@ -327,6 +327,56 @@ func TestInvalidSettings(t *testing.T) {
 			},
 			want: []string{"auth.jwt.clock-skew"},
 		},
+		"fleet pair": {
+			args: []string{"--fleet-pair=a/b"},
+			want: []string{"fleet.pair (flag --fleet-pair)", "a/b"},
+		},
+		"fleet pair too long": {
+			args: []string{"--fleet-pair=" + strings.Repeat("a", 64)},
+			want: []string{"fleet.pair", "1 to 63"},
+		},
+		"fleet without pair": {
+			args: []string{"--fleet-labels=zone=a"},
+			want: []string{"fleet.pair (default)", "fleet.labels"},
+		},
+		"fleet endpoints": {
+			args: []string{"--fleet-pair=a", "--fleet-endpoints=etcd"},
+			want: []string{"fleet.endpoints", `"etcd"`, "host:port"},
+		},
+		"fleet without etcd": {
+			args: []string{"--fleet-pair=a", "--coordinator-type=none"},
+			want: []string{"fleet.endpoints (default)", "required"},
+		},
+		"fleet with a certificate without key": {
+			args: []string{
+				"--fleet-pair=a", "--coordinator-type=none", "--fleet-endpoints=etcd:1", "--coordinator-etcd-tls-cert=c",
+			},
+			want: []string{"coordinator.etcd.tls.cert"},
+		},
+		"fleet without prefix": {
+			args: []string{"--fleet-pair=a", "--fleet-prefix=/"},
+			want: []string{"fleet.prefix (flag --fleet-prefix)"},
+		},
+		"fleet in the prefix of the pair": {
+			args: []string{"--fleet-pair=a", "--fleet-prefix=/lockstep/default/x"},
+			want: []string{"fleet.prefix", "coordinator.etcd.prefix", "overlap"},
+		},
+		"prefix of the pair in the fleet": {
+			args: []string{"--fleet-pair=a", "--fleet-prefix=lockstep"},
+			want: []string{"fleet.prefix", "coordinator.etcd.prefix", "overlap"},
+		},
+		"fleet label": {
+			args: []string{"--fleet-pair=a", "--fleet-labels=zone"},
+			want: []string{"fleet.labels", `"zone"`, "key=value"},
+		},
+		"fleet label twice": {
+			args: []string{"--fleet-pair=a", "--fleet-labels=zone=a,zone=b"},
+			want: []string{"fleet.labels", "more than once"},
+		},
+		"fleet label too long": {
+			args: []string{"--fleet-pair=a", "--fleet-labels=zone=" + strings.Repeat("a", 64)},
+			want: []string{"fleet.labels", "63"},
+		},
 		"site name": {
 			args: []string{"--site-name=east/1"},
 			want: []string{"site.name (flag --site-name)", "letters, digits, - and _"},

@@ -116,6 +116,7 @@ func (c *Config) check(k *checker) {
 	c.checkAuth(k)
 	c.checkCoordinator(k)
 	c.checkSite(k)
+	c.checkFleet(k)
 	c.checkBackup(k)
 	c.checkLimits(k)
 }
@@ -193,18 +194,19 @@ func (c *Config) checkCoordinator(k *checker) {
 
 func (c *Config) checkEtcd(k *checker) {
 	e := &c.Coordinator.Etcd
-	for _, endpoint := range e.Endpoints {
-		host := strings.TrimPrefix(strings.TrimPrefix(endpoint, "http://"), "https://")
-		if _, _, err := net.SplitHostPort(host); err != nil {
-			k.fail("coordinator.etcd.endpoints", "%q is not host:port", endpoint)
-		}
-	}
+	checkEndpoints(k, "coordinator.etcd.endpoints", e.Endpoints)
 	if len(e.Endpoints) == 0 {
 		k.fail("coordinator.etcd.endpoints", "at least one endpoint is required, such as 127.0.0.1:2379")
 	}
 	if strings.Trim(e.Prefix, "/") == "" {
 		k.fail("coordinator.etcd.prefix", "a prefix is required, such as /lockstep/orders/")
 	}
+	c.checkEtcdAccess(k)
+}
+
+// checkEtcdAccess checks the user and the TLS files, which are also used for the etcd of a fleet.
+func (c *Config) checkEtcdAccess(k *checker) {
+	e := &c.Coordinator.Etcd
 	if e.Username == "" && e.Password != "" {
 		k.fail("coordinator.etcd.username", "a password is set without a username")
 	}

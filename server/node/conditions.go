@@ -118,7 +118,7 @@ func (l *conditionMonitor) input(now time.Time) *conditions.Input {
 	for _, s := range n.schedules.Failed() {
 		in.FailedSchedules = append(in.FailedSchedules, conditions.FailedSchedule(s))
 	}
-	in.Site = n.siteStatus()
+	in.Site, in.Fleet = n.siteStatus(), n.fleetStatus()
 	if n.archiver != nil {
 		st := n.archiver.Status()
 		in.Archive = &st

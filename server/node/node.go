@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -39,6 +40,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/nodestatus"
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
+	"github.com/lockstep-mq/lockstep/server/ops/member"
 	"github.com/lockstep-mq/lockstep/server/ops/scrub"
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
 	"github.com/lockstep-mq/lockstep/server/ops/site"
@@ -150,9 +152,9 @@ func Run(ctx context.Context, cfg config.Config, logger *zap.Logger, o Options) 
 	}
 
 	if err := n.join(o.FS); err != nil {
-		return err
+		return errors.Join(err, n.closeFleet())
 	}
-	defer func() { err = errors.Join(err, n.coordinator.Close()) }()
+	defer func() { err = errors.Join(err, n.coordinator.Close(), n.closeFleet()) }()
 	if err := n.newMaintenance(o.FS); err != nil {
 		return err
 	}
@@ -251,6 +253,8 @@ type node struct {
 	audit       *audit.Log
 	tracing     *tracing.Tracer // nil without tracing
 	site        *site.Manager
+	fleet       *member.Manager  // nil without fleet.pair
+	fleetClient *clientv3.Client // nil without fleet.pair
 	authn       *authn.Authn
 
 	// serverOptions and dialOptions configure TLS on the node's port and on connections to the other node. They are
@@ -291,6 +295,9 @@ func (n *node) join(fs vfs.FS) (err error) {
 		self.AMQP = n.amqp.advertise
 	}
 	n.newSite()
+	if err := n.newFleet(); err != nil {
+		return err
+	}
 	n.plane = newDataPlane(n, self)
 	if n.coordinator, err = n.environment.coordinator(n.cfg, fs, n.plane.Identity(), self, n.secrets,
 		n.log); err != nil {
@@ -341,8 +348,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	running.Go(func() { n.watchAccess(ctx) })
 	running.Go(func() { n.queues.WatchQuotas(ctx) })
 	running.Go(func() { n.watchReset(ctx) })
-	running.Go(func() { n.site.Run(ctx) })
-	running.Go(func() { n.runSite(ctx) })
+	n.runGroups(ctx, &running)
 	running.Go(func() { n.schedules.Run(ctx) })
 	machine := make(chan error, 1)
 	running.Go(func() { machine <- n.runMachine(ctx) })
@@ -396,6 +402,13 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	return err
 }
 
+// runGroups runs the parts of the node for sites and fleets.
+func (n *node) runGroups(ctx context.Context, running *sync.WaitGroup) {
+	running.Go(func() { n.site.Run(ctx) })
+	running.Go(func() { n.runSite(ctx) })
+	running.Go(func() { n.fleet.Run(ctx) })
+}
+
 // every calls fn immediately and then at each interval until ctx ends.
 func every(ctx context.Context, interval time.Duration, fn func()) {
 	ticker := time.NewTicker(interval)
@@ -445,7 +458,7 @@ func (n *node) state() nodestatus.Node {
 	}
 	st.Primary, st.Follower = n.plane.roles()
 	n.addMaintenance(&st)
-	st.Activity, st.Site = n.activity(), n.siteStatus()
+	st.Activity, st.Site, st.Fleet = n.activity(), n.siteStatus(), n.fleetStatus()
 	st.ArchiveDir, st.Certificates = n.archiveDir, n.secrets.certificates()
 	if n.console != nil {
 		st.Console = n.console.server.URLAt(n.advertise)

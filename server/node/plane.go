@@ -208,6 +208,7 @@ func (p *dataPlane) beginServing() {
 	p.mu.Unlock()
 	if primary != nil {
 		p.node.site.Activate(primary)
+		p.node.fleet.Activate(primary)
 	}
 	p.serveByRole()
 }
@@ -234,8 +235,11 @@ func (p *dataPlane) serve() {
 		return
 	}
 	p.primary.RestrictToSite(nil)
-	session := session.NewSession(p.primary, p.node.store, p.node.settings.Live().Limits, &p.node.deliveries,
-		p.node.log.Named("consumers"))
+	o := session.Options{Limits: p.node.settings.Live().Limits, Counters: &p.node.deliveries}
+	if p.node.fleet != nil {
+		o.Deleted = p.node.fleet.Deleted
+	}
+	session := session.NewSession(p.primary, p.node.store, o, p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
 	session.Prepared.SetTimeout(p.node.settings.Live().Txn.PreparedTimeout.Std())
 	p.node.serving.Set(session) // until StopActive
@@ -289,6 +293,7 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 		return nil
 	}
 	p.node.site.Deactivate()
+	p.node.fleet.Deactivate()
 	if session != nil {
 		session.SetPaused(true)
 		session.End(p.node.notActiveError(next))

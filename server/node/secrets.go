@@ -63,7 +63,7 @@ func openSecrets(cfg *config.Config, log *zap.Logger) (*secrets, error) {
 		{
 			&s.etcd, "etcd", "coordinator.etcd.tls",
 			tlsfiles.Files{CA: etcd.CA, Cert: etcd.Cert, Key: etcd.Key},
-			cfg.TLS.Version(), cfg.Coordinator.Type == config.CoordinatorEtcd,
+			cfg.TLS.Version(), cfg.UsesEtcd(),
 		},
 		{
 			&s.raft, "raft", "coordinator.raft.tls",

@@ -23,6 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/audit"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance/rpc"
+	memberrpc "github.com/lockstep-mq/lockstep/server/ops/member/rpc"
 	"github.com/lockstep-mq/lockstep/server/ops/site"
 )
 
@@ -40,6 +41,7 @@ func (n *node) newServer() server.Server {
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
 	n.queues.SetHistory(n.history)
+	n.queues.SetMember(n.fleet)
 	n.schedules = queue.NewSchedules(n.queues, n.log.Named("schedules"))
 	s := server.New(int(n.cfg.Limits.TransactionBytes), n.interceptor,
 		slices.Concat(admission.ServerOptions(), n.serverOptions)...)
@@ -59,6 +61,9 @@ func (n *node) register(s server.Registrar) {
 		History: n.history, Site: n.site.Info,
 	}))
 	pb.RegisterSiteServiceServer(s, site.NewService(n.site, n.closing))
+	pb.RegisterFleetServiceServer(s, memberrpc.New(memberrpc.Options{
+		Manager: n.fleet, Pair: n.cfg.Fleet.Pair, NotActive: n.notActive,
+	}))
 	pb.RegisterMaintenanceServiceServer(s, rpc.New(rpc.Options{
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,
 	}))

@@ -13,7 +13,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -65,7 +67,7 @@ type testCase struct {
 }
 
 func allCases() []testCase {
-	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases())
+	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases(), fleetCases())
 }
 
 // environment identifies the nodes that a case uses. The nodes are started for the first case of an environment. All
@@ -76,6 +78,7 @@ const (
 	plainPair  environment = ""
 	securePair environment = "secure-pair" // TLS; client certificates are required
 	secureNode environment = "secure-node" // single node with TLS; client certificates are optional
+	twoPairs   environment = "two-pairs"   // fleet of two pairs, each with a single node
 )
 
 // world is a started environment.
@@ -84,19 +87,22 @@ type world struct {
 	alone      bool                // single node
 	relays     []*faultproxy.Relay // in front of the nodes, for cases that cut the links of clients
 	identities identities          // only with TLS
+	other      *harness.Pair       // second pair of a fleet, or nil
 }
 
 func newWorld(t *testing.T, in environment, binary, dir string) *world {
 	t.Helper()
 	settings := harness.SmallNodes()
 	settings["limits.queues"] = "1000"
-	o, w := harness.Options{Settings: settings}, &world{alone: in == secureNode}
+	o, w := harness.Options{Settings: settings}, &world{alone: in == secureNode || in == twoPairs}
 	switch in {
 	case plainPair:
 	case securePair:
 		o, w.identities = secured(t, settings, "require")
 	case secureNode:
 		o, w.identities = secured(t, settings, "none")
+	case twoPairs:
+		w.other = startOther(t, &o, binary, dir)
 	}
 	o.Binary, o.Dir, o.EtcdNoSync, o.Standalone = binary, dir, true, w.alone
 	pair, err := harness.Start(t.Context(), o)
@@ -159,11 +165,12 @@ func (r *run) open(name string, more request) {
 func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 	r.t.Helper()
 	name := strings.ReplaceAll(r.name, " ", "-") + suffix
-	active, _ := r.inSync(r.t)
-	_, err := pb.NewQueueServiceClient(active.Conn()).CreateQueue(r.t.Context(), &pb.CreateQueueRequest{
-		Name: name, Config: config, Subscriptions: []string{"default", "audit"},
-	})
-	require.NoError(r.t, err)
+	require.EventuallyWithT(r.t, func(t *assert.CollectT) { // a pair of a fleet creates queues after it has joined
+		_, err := pb.NewQueueServiceClient(r.pairOf(name).Conn()).CreateQueue(r.t.Context(), &pb.CreateQueueRequest{
+			Name: name, Config: config, Subscriptions: []string{"default", "audit"}, IfNotExists: r.other != nil,
+		})
+		require.NoError(t, err)
+	}, bound, 50*time.Millisecond)
 	if r.o.messages == nil {
 		r.o.messages = map[string]*sent{}
 	}
@@ -174,9 +181,8 @@ func (r *run) queue(suffix string, config *pb.QueueConfig) string {
 // verify compares all queues of the case with the client's results. The pair must be in sync.
 func (r *run) verify() {
 	r.t.Helper()
-	active, _ := r.inSync(r.t)
 	for _, q := range r.queues {
-		r.o.verify(r.t, active.Conn(), q)
+		r.o.verify(r.t, r.pairOf(q).Conn(), q)
 	}
 }
 

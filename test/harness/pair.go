@@ -354,6 +354,14 @@ func (p *Pair) Coordinator() string {
 	}
 }
 
+// EtcdAddress returns the host:port of etcd, or "" without etcd. It is in use until Close.
+func (p *Pair) EtcdAddress() string {
+	if p.etcd == nil {
+		return ""
+	}
+	return p.etcd.address()
+}
+
 // Find returns the node with this address, or with a link at this address, or nil.
 func (p *Pair) Find(address string) *Node {
 	for _, n := range slices.Concat(p.Nodes, p.peers) {

@@ -127,6 +127,7 @@ refuses "coordinator.etcd.endpoints: at least one is required" --set tls.mode=no
 refuses "replicas" --set tls.mode=none,replicas=3
 refuses "site.name: the name" --set tls.mode=none,site.remote='{a:7420}'
 refuses "site.remote: the addresses" --set tls.mode=none,site.name=east,site.caSecret=west
+refuses "fleet.endpoints: required" --set tls.mode=none,fleet.pair=east
 refuses "console" --set tls.mode=none,console.listen=everywhere
 
 "$unittest" "$chart" >"$work/unittest.out" || fail "helm-unittest: $(cat "$work/unittest.out")"

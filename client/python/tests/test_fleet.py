@@ -170,9 +170,10 @@ async def test_directory_unavailable() -> None:
     async with Node() as a, steady_client([a.address]) as client:
 
         async def stream(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
-            accepts = False  # an owner is found before the first of the pending requests, not between them
+            accepts = False  # set by the first request after the responses to all earlier ones
             async for r in requests:
-                accepts = accepts or (available.is_set() and r.publish.messages[0].body == b"0")
+                assert not r.resumes or r.publish.messages[0].body == b"0"
+                accepts = accepts or (available.is_set() and r.resumes)
                 if r.publish.queue == "q" and not accepts:
                     yield refusal(r, grpc.StatusCode.UNAVAILABLE, "DIRECTORY_UNAVAILABLE")
                 else:
@@ -196,6 +197,25 @@ async def test_directory_unavailable() -> None:
         assert len(a.seen) == 1
         await client.admin.purge_queue("q", timeout=BOUND)
         assert not any(r.producer.retry for r in a.purges)
+
+
+async def test_settled_refusal_of_retry() -> None:
+    """A settled refusal does not end the stream, so that other queues are not affected."""
+    async with Node() as a, steady_client([a.address]) as client:
+
+        async def second(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+            async for r in requests:
+                if r.publish.producer.retry:
+                    yield refusal(r, grpc.StatusCode.UNAVAILABLE, "DIRECTORY_UNAVAILABLE", settled=True)
+                else:
+                    yield answer(r)
+
+        a.streams = [takes(2), second]
+        async with client.producer(batch_messages=1) as p:
+            futures = [await p.send("q", str(i)) for i in range(2)]
+            await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        sent = [(r.publish.producer.sequence, r.publish.producer.retry, r.resumes) for r in a.seen[1]]
+        assert sent == [(1, True, False), (2, True, False), (3, False, True), (4, False, False)]
 
 
 async def test_directory_unavailable_for_retry() -> None:

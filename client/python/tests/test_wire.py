@@ -72,3 +72,13 @@ def test_splits() -> None:
     want.publish.splits = True
     raw = _wire.bundle([_wire.Request("q", pieces, p.id, p.epoch, p.sequence, p.retry, True)])
     assert queue_pb2.PublishStreamRequest.FromString(raw) == want
+
+
+def test_resumes() -> None:
+    p = types_pb2.Producer(id="p", epoch=1, sequence=3)
+    pieces = [piece for m in MESSAGES[1] for piece in message.pieces(m, 1 << 30)]
+    want = request("q", MESSAGES[1], p)
+    want.resumes = True
+    raw = _wire.bundle([_wire.Request("q", pieces, p.id, p.epoch, p.sequence, p.retry, resumes=True)])
+    assert queue_pb2.PublishStreamRequest.FromString(raw) == want
+    assert len(raw) == want.ByteSize(), "the size is that of the generated code"

@@ -17,6 +17,7 @@ func TestJSON(t *testing.T) {
 	golden.JSON(t, "status", Status{
 		Pair: newPair(r.GetPair()), Nodes: []Node{newNode("127.0.0.1:7420", r)}, Plan: &plan,
 		Site:       newSite(r.GetSite()),
+		Fleet:      newFleet(r.GetFleet()),
 		Conditions: []Condition{newCondition(r.GetConditions()[0])},
 	})
 }

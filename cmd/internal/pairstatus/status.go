@@ -27,6 +27,8 @@ type Status struct {
 	Plan  *progress.Plan `json:"plan,omitempty"`
 	// Site is the role of the pair among two sites; nil without sites.
 	Site *Site `json:"site,omitempty"`
+	// Fleet is the membership of the pair in a fleet; nil without a fleet.
+	Fleet *Fleet `json:"fleet,omitempty"`
 	// Conditions contains each condition once, the most serious first.
 	Conditions []Condition `json:"conditions"`
 
@@ -241,6 +243,7 @@ func Combine(answers []Answer) Status {
 		}
 		s.Nodes[i], pairs[i], plans[i] = newNode(a.Address, a.Response), a.Response.GetPair(), a.Response.GetPlan()
 		s.addSite(a.Response.GetSite(), BaseRole(s.Nodes[i].Role) == Active)
+		s.addFleet(a.Response.GetFleet(), BaseRole(s.Nodes[i].Role) == Active)
 	}
 	for _, p := range pairs {
 		for _, n := range p.GetNodes() {
@@ -400,7 +403,7 @@ func newNode(addr string, r *pb.GetStatusResponse) Node {
 
 // Fingerprint returns a text that differs if the displayed status differs.
 func (s Status) Fingerprint() string {
-	text := fmt.Sprintf("%+v %s %+v %+v", s.Pair, s.PlanText, s.Conditions, s.Site)
+	text := fmt.Sprintf("%+v %s %+v %+v %+v", s.Pair, s.PlanText, s.Conditions, s.Site, s.Fleet)
 	for _, n := range s.Nodes {
 		n.conditions, n.Activity, n.now = nil, nil, time.Time{} // the conditions are in s; the rest always changes
 		text += fmt.Sprintf(" %+v", n)

@@ -1141,7 +1141,9 @@ type GetStatusResponse struct {
 	// address is reachable only from that machine.
 	Console string `protobuf:"bytes,43,opt,name=console,proto3" json:"console,omitempty"`
 	// Role of the pair among two sites; absent without sites.
-	Site          *SiteInfo `protobuf:"bytes,44,opt,name=site,proto3" json:"site,omitempty"`
+	Site *SiteInfo `protobuf:"bytes,44,opt,name=site,proto3" json:"site,omitempty"`
+	// Membership of the pair in a fleet, as known to this node; absent without a fleet.
+	Fleet         *FleetStatus `protobuf:"bytes,45,opt,name=fleet,proto3" json:"fleet,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1309,6 +1311,86 @@ func (x *GetStatusResponse) GetSite() *SiteInfo {
 	return nil
 }
 
+func (x *GetStatusResponse) GetFleet() *FleetStatus {
+	if x != nil {
+		return x.Fleet
+	}
+	return nil
+}
+
+// FleetStatus is the membership of a pair in a fleet, as known to one node.
+type FleetStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pair in the fleet.
+	Pair string `protobuf:"bytes,1,opt,name=pair,proto3" json:"pair,omitempty"`
+	// UUID of the fleet; empty if the pair has not joined it yet.
+	FleetId string `protobuf:"bytes,2,opt,name=fleet_id,json=fleetId,proto3" json:"fleet_id,omitempty"`
+	// The copy of the directory in the memory of the node receives changes from etcd.
+	DirectoryCurrent bool `protobuf:"varint,3,opt,name=directory_current,json=directoryCurrent,proto3" json:"directory_current,omitempty"`
+	// Problem of the membership or of the directory; empty without a problem.
+	Problem       string `protobuf:"bytes,4,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FleetStatus) Reset() {
+	*x = FleetStatus{}
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetStatus) ProtoMessage() {}
+
+func (x *FleetStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetStatus.ProtoReflect.Descriptor instead.
+func (*FleetStatus) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *FleetStatus) GetPair() string {
+	if x != nil {
+		return x.Pair
+	}
+	return ""
+}
+
+func (x *FleetStatus) GetFleetId() string {
+	if x != nil {
+		return x.FleetId
+	}
+	return ""
+}
+
+func (x *FleetStatus) GetDirectoryCurrent() bool {
+	if x != nil {
+		return x.DirectoryCurrent
+	}
+	return false
+}
+
+func (x *FleetStatus) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
 // SiteInfo is the role of a pair among two sites. Clients use the primary with the highest epoch of a lineage.
 type SiteInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1331,7 +1413,7 @@ type SiteInfo struct {
 
 func (x *SiteInfo) Reset() {
 	*x = SiteInfo{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1343,7 +1425,7 @@ func (x *SiteInfo) String() string {
 func (*SiteInfo) ProtoMessage() {}
 
 func (x *SiteInfo) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[11]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1356,7 +1438,7 @@ func (x *SiteInfo) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SiteInfo.ProtoReflect.Descriptor instead.
 func (*SiteInfo) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *SiteInfo) GetName() string {
@@ -1432,7 +1514,7 @@ type Activity struct {
 
 func (x *Activity) Reset() {
 	*x = Activity{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1526,7 @@ func (x *Activity) String() string {
 func (*Activity) ProtoMessage() {}
 
 func (x *Activity) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[12]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1539,7 @@ func (x *Activity) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Activity.ProtoReflect.Descriptor instead.
 func (*Activity) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Activity) GetPublished() uint64 {
@@ -1543,7 +1625,7 @@ type LatencyBucket struct {
 
 func (x *LatencyBucket) Reset() {
 	*x = LatencyBucket{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1555,7 +1637,7 @@ func (x *LatencyBucket) String() string {
 func (*LatencyBucket) ProtoMessage() {}
 
 func (x *LatencyBucket) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[13]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1568,7 +1650,7 @@ func (x *LatencyBucket) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LatencyBucket.ProtoReflect.Descriptor instead.
 func (*LatencyBucket) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *LatencyBucket) GetUpTo() *durationpb.Duration {
@@ -1604,7 +1686,7 @@ type CertificateStatus struct {
 
 func (x *CertificateStatus) Reset() {
 	*x = CertificateStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1616,7 +1698,7 @@ func (x *CertificateStatus) String() string {
 func (*CertificateStatus) ProtoMessage() {}
 
 func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[14]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1629,7 +1711,7 @@ func (x *CertificateStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertificateStatus.ProtoReflect.Descriptor instead.
 func (*CertificateStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *CertificateStatus) GetUse() string {
@@ -1676,7 +1758,7 @@ type WatchStatusRequest struct {
 
 func (x *WatchStatusRequest) Reset() {
 	*x = WatchStatusRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1688,7 +1770,7 @@ func (x *WatchStatusRequest) String() string {
 func (*WatchStatusRequest) ProtoMessage() {}
 
 func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[15]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1701,7 +1783,7 @@ func (x *WatchStatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusRequest.ProtoReflect.Descriptor instead.
 func (*WatchStatusRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 // WatchStatusResponse is one status of a node.
@@ -1715,7 +1797,7 @@ type WatchStatusResponse struct {
 
 func (x *WatchStatusResponse) Reset() {
 	*x = WatchStatusResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1727,7 +1809,7 @@ func (x *WatchStatusResponse) String() string {
 func (*WatchStatusResponse) ProtoMessage() {}
 
 func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[16]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1740,7 +1822,7 @@ func (x *WatchStatusResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchStatusResponse.ProtoReflect.Descriptor instead.
 func (*WatchStatusResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
@@ -1767,7 +1849,7 @@ type SwitchoverRequest struct {
 
 func (x *SwitchoverRequest) Reset() {
 	*x = SwitchoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +1861,7 @@ func (x *SwitchoverRequest) String() string {
 func (*SwitchoverRequest) ProtoMessage() {}
 
 func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[17]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +1874,7 @@ func (x *SwitchoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverRequest.ProtoReflect.Descriptor instead.
 func (*SwitchoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *SwitchoverRequest) GetTimeout() *durationpb.Duration {
@@ -1835,7 +1917,7 @@ type SwitchoverResponse struct {
 
 func (x *SwitchoverResponse) Reset() {
 	*x = SwitchoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +1929,7 @@ func (x *SwitchoverResponse) String() string {
 func (*SwitchoverResponse) ProtoMessage() {}
 
 func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[18]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +1942,7 @@ func (x *SwitchoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SwitchoverResponse.ProtoReflect.Descriptor instead.
 func (*SwitchoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *SwitchoverResponse) GetActiveNode() string {
@@ -1907,7 +1989,7 @@ type CheckpointRequest struct {
 
 func (x *CheckpointRequest) Reset() {
 	*x = CheckpointRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1919,7 +2001,7 @@ func (x *CheckpointRequest) String() string {
 func (*CheckpointRequest) ProtoMessage() {}
 
 func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[19]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1932,7 +2014,7 @@ func (x *CheckpointRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointRequest.ProtoReflect.Descriptor instead.
 func (*CheckpointRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 // CheckpointResponse describes the checkpoint.
@@ -1948,7 +2030,7 @@ type CheckpointResponse struct {
 
 func (x *CheckpointResponse) Reset() {
 	*x = CheckpointResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1960,7 +2042,7 @@ func (x *CheckpointResponse) String() string {
 func (*CheckpointResponse) ProtoMessage() {}
 
 func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[20]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1973,7 +2055,7 @@ func (x *CheckpointResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointResponse.ProtoReflect.Descriptor instead.
 func (*CheckpointResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *CheckpointResponse) GetCheckpoint() uint64 {
@@ -2001,7 +2083,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2013,7 +2095,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[21]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2026,7 +2108,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *CheckRequest) GetFullSpeed() bool {
@@ -2055,7 +2137,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2067,7 +2149,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[22]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2080,7 +2162,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *CheckResponse) GetPagesDone() uint64 {
@@ -2130,7 +2212,7 @@ type GetDigestRequest struct {
 
 func (x *GetDigestRequest) Reset() {
 	*x = GetDigestRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2224,7 @@ func (x *GetDigestRequest) String() string {
 func (*GetDigestRequest) ProtoMessage() {}
 
 func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[23]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2237,7 @@ func (x *GetDigestRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestRequest.ProtoReflect.Descriptor instead.
 func (*GetDigestRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *GetDigestRequest) GetAtLsn() uint64 {
@@ -2180,7 +2262,7 @@ type GetDigestResponse struct {
 
 func (x *GetDigestResponse) Reset() {
 	*x = GetDigestResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2192,7 +2274,7 @@ func (x *GetDigestResponse) String() string {
 func (*GetDigestResponse) ProtoMessage() {}
 
 func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[24]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2205,7 +2287,7 @@ func (x *GetDigestResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetDigestResponse.ProtoReflect.Descriptor instead.
 func (*GetDigestResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *GetDigestResponse) GetLsn() uint64 {
@@ -2246,7 +2328,7 @@ type AdoptRecordRequest struct {
 
 func (x *AdoptRecordRequest) Reset() {
 	*x = AdoptRecordRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2340,7 @@ func (x *AdoptRecordRequest) String() string {
 func (*AdoptRecordRequest) ProtoMessage() {}
 
 func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[25]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2353,7 @@ func (x *AdoptRecordRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordRequest.ProtoReflect.Descriptor instead.
 func (*AdoptRecordRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AdoptRecordRequest) GetConfirm() bool {
@@ -2335,7 +2417,7 @@ type AdoptRecordResponse struct {
 
 func (x *AdoptRecordResponse) Reset() {
 	*x = AdoptRecordResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2347,7 +2429,7 @@ func (x *AdoptRecordResponse) String() string {
 func (*AdoptRecordResponse) ProtoMessage() {}
 
 func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[26]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2360,7 +2442,7 @@ func (x *AdoptRecordResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptRecordResponse.ProtoReflect.Descriptor instead.
 func (*AdoptRecordResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AdoptRecordResponse) GetDone() bool {
@@ -2469,7 +2551,7 @@ type ForceFailoverRequest struct {
 
 func (x *ForceFailoverRequest) Reset() {
 	*x = ForceFailoverRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2563,7 @@ func (x *ForceFailoverRequest) String() string {
 func (*ForceFailoverRequest) ProtoMessage() {}
 
 func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[27]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2576,7 @@ func (x *ForceFailoverRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverRequest.ProtoReflect.Descriptor instead.
 func (*ForceFailoverRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ForceFailoverRequest) GetConfirm() bool {
@@ -2579,7 +2661,7 @@ type ForceFailoverResponse struct {
 
 func (x *ForceFailoverResponse) Reset() {
 	*x = ForceFailoverResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2591,7 +2673,7 @@ func (x *ForceFailoverResponse) String() string {
 func (*ForceFailoverResponse) ProtoMessage() {}
 
 func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[28]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2604,7 +2686,7 @@ func (x *ForceFailoverResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ForceFailoverResponse.ProtoReflect.Descriptor instead.
 func (*ForceFailoverResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ForceFailoverResponse) GetDone() bool {
@@ -2735,7 +2817,7 @@ type AdoptedPeer struct {
 
 func (x *AdoptedPeer) Reset() {
 	*x = AdoptedPeer{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2829,7 @@ func (x *AdoptedPeer) String() string {
 func (*AdoptedPeer) ProtoMessage() {}
 
 func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[29]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2842,7 @@ func (x *AdoptedPeer) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptedPeer.ProtoReflect.Descriptor instead.
 func (*AdoptedPeer) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AdoptedPeer) GetAddress() string {
@@ -2845,7 +2927,7 @@ type DamageStatus struct {
 
 func (x *DamageStatus) Reset() {
 	*x = DamageStatus{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2939,7 @@ func (x *DamageStatus) String() string {
 func (*DamageStatus) ProtoMessage() {}
 
 func (x *DamageStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[30]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2952,7 @@ func (x *DamageStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamageStatus.ProtoReflect.Descriptor instead.
 func (*DamageStatus) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DamageStatus) GetScrubbedPages() uint64 {
@@ -2985,7 +3067,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2997,7 +3079,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[31]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3010,7 +3092,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Condition) GetKind() string {
@@ -3091,7 +3173,7 @@ type Alarm struct {
 
 func (x *Alarm) Reset() {
 	*x = Alarm{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3103,7 +3185,7 @@ func (x *Alarm) String() string {
 func (*Alarm) ProtoMessage() {}
 
 func (x *Alarm) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[32]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3116,7 +3198,7 @@ func (x *Alarm) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alarm.ProtoReflect.Descriptor instead.
 func (*Alarm) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Alarm) GetKind() string {
@@ -3159,7 +3241,7 @@ type DamagedMessage struct {
 
 func (x *DamagedMessage) Reset() {
 	*x = DamagedMessage{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3171,7 +3253,7 @@ func (x *DamagedMessage) String() string {
 func (*DamagedMessage) ProtoMessage() {}
 
 func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[33]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3184,7 +3266,7 @@ func (x *DamagedMessage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DamagedMessage.ProtoReflect.Descriptor instead.
 func (*DamagedMessage) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DamagedMessage) GetQueue() string {
@@ -3236,7 +3318,7 @@ type VerifyRequest struct {
 
 func (x *VerifyRequest) Reset() {
 	*x = VerifyRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3248,7 +3330,7 @@ func (x *VerifyRequest) String() string {
 func (*VerifyRequest) ProtoMessage() {}
 
 func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[34]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3261,7 +3343,7 @@ func (x *VerifyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyRequest.ProtoReflect.Descriptor instead.
 func (*VerifyRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *VerifyRequest) GetDeep() bool {
@@ -3301,7 +3383,7 @@ type VerifyResponse struct {
 
 func (x *VerifyResponse) Reset() {
 	*x = VerifyResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3313,7 +3395,7 @@ func (x *VerifyResponse) String() string {
 func (*VerifyResponse) ProtoMessage() {}
 
 func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[35]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3326,7 +3408,7 @@ func (x *VerifyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use VerifyResponse.ProtoReflect.Descriptor instead.
 func (*VerifyResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *VerifyResponse) GetLsn() uint64 {
@@ -3391,7 +3473,7 @@ type QueueDifference struct {
 
 func (x *QueueDifference) Reset() {
 	*x = QueueDifference{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3403,7 +3485,7 @@ func (x *QueueDifference) String() string {
 func (*QueueDifference) ProtoMessage() {}
 
 func (x *QueueDifference) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[36]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3416,7 +3498,7 @@ func (x *QueueDifference) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDifference.ProtoReflect.Descriptor instead.
 func (*QueueDifference) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *QueueDifference) GetQueue() string {
@@ -3450,7 +3532,7 @@ type NodeVerification struct {
 
 func (x *NodeVerification) Reset() {
 	*x = NodeVerification{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3462,7 +3544,7 @@ func (x *NodeVerification) String() string {
 func (*NodeVerification) ProtoMessage() {}
 
 func (x *NodeVerification) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[37]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3475,7 +3557,7 @@ func (x *NodeVerification) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NodeVerification.ProtoReflect.Descriptor instead.
 func (*NodeVerification) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *NodeVerification) GetNodeId() string {
@@ -3517,7 +3599,7 @@ type GetQueueDigestsRequest struct {
 
 func (x *GetQueueDigestsRequest) Reset() {
 	*x = GetQueueDigestsRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3529,7 +3611,7 @@ func (x *GetQueueDigestsRequest) String() string {
 func (*GetQueueDigestsRequest) ProtoMessage() {}
 
 func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[38]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3542,7 +3624,7 @@ func (x *GetQueueDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetQueueDigestsRequest) GetAtLsn() uint64 {
@@ -3571,7 +3653,7 @@ type GetQueueDigestsResponse struct {
 
 func (x *GetQueueDigestsResponse) Reset() {
 	*x = GetQueueDigestsResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3665,7 @@ func (x *GetQueueDigestsResponse) String() string {
 func (*GetQueueDigestsResponse) ProtoMessage() {}
 
 func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[39]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3678,7 @@ func (x *GetQueueDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetQueueDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetQueueDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetQueueDigestsResponse) GetLsn() uint64 {
@@ -3653,7 +3735,7 @@ type QueueDigest struct {
 
 func (x *QueueDigest) Reset() {
 	*x = QueueDigest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3665,7 +3747,7 @@ func (x *QueueDigest) String() string {
 func (*QueueDigest) ProtoMessage() {}
 
 func (x *QueueDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[40]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3678,7 +3760,7 @@ func (x *QueueDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QueueDigest.ProtoReflect.Descriptor instead.
 func (*QueueDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *QueueDigest) GetId() uint64 {
@@ -3727,7 +3809,7 @@ type ScrubRequest struct {
 
 func (x *ScrubRequest) Reset() {
 	*x = ScrubRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3739,7 +3821,7 @@ func (x *ScrubRequest) String() string {
 func (*ScrubRequest) ProtoMessage() {}
 
 func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[41]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3752,7 +3834,7 @@ func (x *ScrubRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubRequest.ProtoReflect.Descriptor instead.
 func (*ScrubRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ScrubRequest) GetFullSpeed() bool {
@@ -3779,7 +3861,7 @@ type ScrubResponse struct {
 
 func (x *ScrubResponse) Reset() {
 	*x = ScrubResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +3873,7 @@ func (x *ScrubResponse) String() string {
 func (*ScrubResponse) ProtoMessage() {}
 
 func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[42]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +3886,7 @@ func (x *ScrubResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScrubResponse.ProtoReflect.Descriptor instead.
 func (*ScrubResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ScrubResponse) GetPages() uint64 {
@@ -3851,7 +3933,7 @@ type DropDamagedRequest struct {
 
 func (x *DropDamagedRequest) Reset() {
 	*x = DropDamagedRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3863,7 +3945,7 @@ func (x *DropDamagedRequest) String() string {
 func (*DropDamagedRequest) ProtoMessage() {}
 
 func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[43]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3876,7 +3958,7 @@ func (x *DropDamagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedRequest.ProtoReflect.Descriptor instead.
 func (*DropDamagedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DropDamagedRequest) GetQueue() string {
@@ -3911,7 +3993,7 @@ type DropDamagedResponse struct {
 
 func (x *DropDamagedResponse) Reset() {
 	*x = DropDamagedResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3923,7 +4005,7 @@ func (x *DropDamagedResponse) String() string {
 func (*DropDamagedResponse) ProtoMessage() {}
 
 func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[44]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3936,7 +4018,7 @@ func (x *DropDamagedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropDamagedResponse.ProtoReflect.Descriptor instead.
 func (*DropDamagedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DropDamagedResponse) GetSequences() []uint64 {
@@ -3957,7 +4039,7 @@ type CopyHistoryRequest struct {
 
 func (x *CopyHistoryRequest) Reset() {
 	*x = CopyHistoryRequest{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3969,7 +4051,7 @@ func (x *CopyHistoryRequest) String() string {
 func (*CopyHistoryRequest) ProtoMessage() {}
 
 func (x *CopyHistoryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[45]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3982,7 +4064,7 @@ func (x *CopyHistoryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyHistoryRequest.ProtoReflect.Descriptor instead.
 func (*CopyHistoryRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CopyHistoryRequest) GetSince() *timestamppb.Timestamp {
@@ -4009,7 +4091,7 @@ type CopyHistoryResponse struct {
 
 func (x *CopyHistoryResponse) Reset() {
 	*x = CopyHistoryResponse{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4021,7 +4103,7 @@ func (x *CopyHistoryResponse) String() string {
 func (*CopyHistoryResponse) ProtoMessage() {}
 
 func (x *CopyHistoryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[46]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4034,7 +4116,7 @@ func (x *CopyHistoryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyHistoryResponse.ProtoReflect.Descriptor instead.
 func (*CopyHistoryResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CopyHistoryResponse) GetQueueId() uint64 {
@@ -4079,7 +4161,7 @@ type HistoryRange struct {
 
 func (x *HistoryRange) Reset() {
 	*x = HistoryRange{}
-	mi := &file_lockstep_v1_admin_proto_msgTypes[47]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4091,7 +4173,7 @@ func (x *HistoryRange) String() string {
 func (*HistoryRange) ProtoMessage() {}
 
 func (x *HistoryRange) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_admin_proto_msgTypes[47]
+	mi := &file_lockstep_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4104,7 +4186,7 @@ func (x *HistoryRange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HistoryRange.ProtoReflect.Descriptor instead.
 func (*HistoryRange) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_lockstep_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HistoryRange) GetFirst() int64 {
@@ -4212,7 +4294,7 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\x05state\x18\x04 \x01(\tR\x05state\x12\x1b\n" +
 	"\tlag_bytes\x18\x05 \x01(\x04R\blagBytes\x124\n" +
 	"\blag_time\x18\x06 \x01(\v2\x19.google.protobuf.DurationR\alagTime\"\x12\n" +
-	"\x10GetStatusRequest\"\x81\a\n" +
+	"\x10GetStatusRequest\"\xb1\a\n" +
 	"\x11GetStatusResponse\x12+\n" +
 	"\x04node\x18\x01 \x01(\v2\x17.lockstep.v1.NodeStatusR\x04node\x12%\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x11.lockstep.v1.RoleR\x04role\x12\x16\n" +
@@ -4236,7 +4318,13 @@ const file_lockstep_v1_admin_proto_rawDesc = "" +
 	"\fcertificates\x18( \x03(\v2\x1e.lockstep.v1.CertificateStatusR\fcertificates\x121\n" +
 	"\bactivity\x18) \x01(\v2\x15.lockstep.v1.ActivityR\bactivity\x12\x18\n" +
 	"\aconsole\x18+ \x01(\tR\aconsole\x12)\n" +
-	"\x04site\x18, \x01(\v2\x15.lockstep.v1.SiteInfoR\x04site\"\xc5\x01\n" +
+	"\x04site\x18, \x01(\v2\x15.lockstep.v1.SiteInfoR\x04site\x12.\n" +
+	"\x05fleet\x18- \x01(\v2\x18.lockstep.v1.FleetStatusR\x05fleet\"\x83\x01\n" +
+	"\vFleetStatus\x12\x12\n" +
+	"\x04pair\x18\x01 \x01(\tR\x04pair\x12\x19\n" +
+	"\bfleet_id\x18\x02 \x01(\tR\afleetId\x12+\n" +
+	"\x11directory_current\x18\x03 \x01(\bR\x10directoryCurrent\x12\x18\n" +
+	"\aproblem\x18\x04 \x01(\tR\aproblem\"\xc5\x01\n" +
 	"\bSiteInfo\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12)\n" +
 	"\x04role\x18\x02 \x01(\x0e2\x15.lockstep.v1.SiteRoleR\x04role\x12\x18\n" +
@@ -4500,7 +4588,7 @@ func file_lockstep_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_lockstep_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_lockstep_v1_admin_proto_goTypes = []any{
 	(Role)(0),                       // 0: lockstep.v1.Role
 	(Severity)(0),                   // 1: lockstep.v1.Severity
@@ -4515,139 +4603,141 @@ var file_lockstep_v1_admin_proto_goTypes = []any{
 	(*StandbyStatus)(nil),           // 10: lockstep.v1.StandbyStatus
 	(*GetStatusRequest)(nil),        // 11: lockstep.v1.GetStatusRequest
 	(*GetStatusResponse)(nil),       // 12: lockstep.v1.GetStatusResponse
-	(*SiteInfo)(nil),                // 13: lockstep.v1.SiteInfo
-	(*Activity)(nil),                // 14: lockstep.v1.Activity
-	(*LatencyBucket)(nil),           // 15: lockstep.v1.LatencyBucket
-	(*CertificateStatus)(nil),       // 16: lockstep.v1.CertificateStatus
-	(*WatchStatusRequest)(nil),      // 17: lockstep.v1.WatchStatusRequest
-	(*WatchStatusResponse)(nil),     // 18: lockstep.v1.WatchStatusResponse
-	(*SwitchoverRequest)(nil),       // 19: lockstep.v1.SwitchoverRequest
-	(*SwitchoverResponse)(nil),      // 20: lockstep.v1.SwitchoverResponse
-	(*CheckpointRequest)(nil),       // 21: lockstep.v1.CheckpointRequest
-	(*CheckpointResponse)(nil),      // 22: lockstep.v1.CheckpointResponse
-	(*CheckRequest)(nil),            // 23: lockstep.v1.CheckRequest
-	(*CheckResponse)(nil),           // 24: lockstep.v1.CheckResponse
-	(*GetDigestRequest)(nil),        // 25: lockstep.v1.GetDigestRequest
-	(*GetDigestResponse)(nil),       // 26: lockstep.v1.GetDigestResponse
-	(*AdoptRecordRequest)(nil),      // 27: lockstep.v1.AdoptRecordRequest
-	(*AdoptRecordResponse)(nil),     // 28: lockstep.v1.AdoptRecordResponse
-	(*ForceFailoverRequest)(nil),    // 29: lockstep.v1.ForceFailoverRequest
-	(*ForceFailoverResponse)(nil),   // 30: lockstep.v1.ForceFailoverResponse
-	(*AdoptedPeer)(nil),             // 31: lockstep.v1.AdoptedPeer
-	(*DamageStatus)(nil),            // 32: lockstep.v1.DamageStatus
-	(*Condition)(nil),               // 33: lockstep.v1.Condition
-	(*Alarm)(nil),                   // 34: lockstep.v1.Alarm
-	(*DamagedMessage)(nil),          // 35: lockstep.v1.DamagedMessage
-	(*VerifyRequest)(nil),           // 36: lockstep.v1.VerifyRequest
-	(*VerifyResponse)(nil),          // 37: lockstep.v1.VerifyResponse
-	(*QueueDifference)(nil),         // 38: lockstep.v1.QueueDifference
-	(*NodeVerification)(nil),        // 39: lockstep.v1.NodeVerification
-	(*GetQueueDigestsRequest)(nil),  // 40: lockstep.v1.GetQueueDigestsRequest
-	(*GetQueueDigestsResponse)(nil), // 41: lockstep.v1.GetQueueDigestsResponse
-	(*QueueDigest)(nil),             // 42: lockstep.v1.QueueDigest
-	(*ScrubRequest)(nil),            // 43: lockstep.v1.ScrubRequest
-	(*ScrubResponse)(nil),           // 44: lockstep.v1.ScrubResponse
-	(*DropDamagedRequest)(nil),      // 45: lockstep.v1.DropDamagedRequest
-	(*DropDamagedResponse)(nil),     // 46: lockstep.v1.DropDamagedResponse
-	(*CopyHistoryRequest)(nil),      // 47: lockstep.v1.CopyHistoryRequest
-	(*CopyHistoryResponse)(nil),     // 48: lockstep.v1.CopyHistoryResponse
-	(*HistoryRange)(nil),            // 49: lockstep.v1.HistoryRange
-	(*timestamppb.Timestamp)(nil),   // 50: google.protobuf.Timestamp
-	(*Position)(nil),                // 51: lockstep.v1.Position
-	(*durationpb.Duration)(nil),     // 52: google.protobuf.Duration
-	(*MaintenanceActivity)(nil),     // 53: lockstep.v1.MaintenanceActivity
-	(*Plan)(nil),                    // 54: lockstep.v1.Plan
-	(SiteRole)(0),                   // 55: lockstep.v1.SiteRole
+	(*FleetStatus)(nil),             // 13: lockstep.v1.FleetStatus
+	(*SiteInfo)(nil),                // 14: lockstep.v1.SiteInfo
+	(*Activity)(nil),                // 15: lockstep.v1.Activity
+	(*LatencyBucket)(nil),           // 16: lockstep.v1.LatencyBucket
+	(*CertificateStatus)(nil),       // 17: lockstep.v1.CertificateStatus
+	(*WatchStatusRequest)(nil),      // 18: lockstep.v1.WatchStatusRequest
+	(*WatchStatusResponse)(nil),     // 19: lockstep.v1.WatchStatusResponse
+	(*SwitchoverRequest)(nil),       // 20: lockstep.v1.SwitchoverRequest
+	(*SwitchoverResponse)(nil),      // 21: lockstep.v1.SwitchoverResponse
+	(*CheckpointRequest)(nil),       // 22: lockstep.v1.CheckpointRequest
+	(*CheckpointResponse)(nil),      // 23: lockstep.v1.CheckpointResponse
+	(*CheckRequest)(nil),            // 24: lockstep.v1.CheckRequest
+	(*CheckResponse)(nil),           // 25: lockstep.v1.CheckResponse
+	(*GetDigestRequest)(nil),        // 26: lockstep.v1.GetDigestRequest
+	(*GetDigestResponse)(nil),       // 27: lockstep.v1.GetDigestResponse
+	(*AdoptRecordRequest)(nil),      // 28: lockstep.v1.AdoptRecordRequest
+	(*AdoptRecordResponse)(nil),     // 29: lockstep.v1.AdoptRecordResponse
+	(*ForceFailoverRequest)(nil),    // 30: lockstep.v1.ForceFailoverRequest
+	(*ForceFailoverResponse)(nil),   // 31: lockstep.v1.ForceFailoverResponse
+	(*AdoptedPeer)(nil),             // 32: lockstep.v1.AdoptedPeer
+	(*DamageStatus)(nil),            // 33: lockstep.v1.DamageStatus
+	(*Condition)(nil),               // 34: lockstep.v1.Condition
+	(*Alarm)(nil),                   // 35: lockstep.v1.Alarm
+	(*DamagedMessage)(nil),          // 36: lockstep.v1.DamagedMessage
+	(*VerifyRequest)(nil),           // 37: lockstep.v1.VerifyRequest
+	(*VerifyResponse)(nil),          // 38: lockstep.v1.VerifyResponse
+	(*QueueDifference)(nil),         // 39: lockstep.v1.QueueDifference
+	(*NodeVerification)(nil),        // 40: lockstep.v1.NodeVerification
+	(*GetQueueDigestsRequest)(nil),  // 41: lockstep.v1.GetQueueDigestsRequest
+	(*GetQueueDigestsResponse)(nil), // 42: lockstep.v1.GetQueueDigestsResponse
+	(*QueueDigest)(nil),             // 43: lockstep.v1.QueueDigest
+	(*ScrubRequest)(nil),            // 44: lockstep.v1.ScrubRequest
+	(*ScrubResponse)(nil),           // 45: lockstep.v1.ScrubResponse
+	(*DropDamagedRequest)(nil),      // 46: lockstep.v1.DropDamagedRequest
+	(*DropDamagedResponse)(nil),     // 47: lockstep.v1.DropDamagedResponse
+	(*CopyHistoryRequest)(nil),      // 48: lockstep.v1.CopyHistoryRequest
+	(*CopyHistoryResponse)(nil),     // 49: lockstep.v1.CopyHistoryResponse
+	(*HistoryRange)(nil),            // 50: lockstep.v1.HistoryRange
+	(*timestamppb.Timestamp)(nil),   // 51: google.protobuf.Timestamp
+	(*Position)(nil),                // 52: lockstep.v1.Position
+	(*durationpb.Duration)(nil),     // 53: google.protobuf.Duration
+	(*MaintenanceActivity)(nil),     // 54: lockstep.v1.MaintenanceActivity
+	(*Plan)(nil),                    // 55: lockstep.v1.Plan
+	(SiteRole)(0),                   // 56: lockstep.v1.SiteRole
 }
 var file_lockstep_v1_admin_proto_depIdxs = []int32{
 	2,  // 0: lockstep.v1.PairStatus.nodes:type_name -> lockstep.v1.NodeStatus
 	5,  // 1: lockstep.v1.PairStatus.paused:type_name -> lockstep.v1.Pause
 	4,  // 2: lockstep.v1.PairStatus.forced:type_name -> lockstep.v1.Forced
-	50, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
-	50, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
-	50, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
+	51, // 3: lockstep.v1.PairStatus.failback_at:type_name -> google.protobuf.Timestamp
+	51, // 4: lockstep.v1.Forced.at:type_name -> google.protobuf.Timestamp
+	51, // 5: lockstep.v1.Pause.since:type_name -> google.protobuf.Timestamp
 	5,  // 6: lockstep.v1.SetPausedResponse.paused:type_name -> lockstep.v1.Pause
-	51, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
-	51, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
+	52, // 7: lockstep.v1.StoreStatus.log_end:type_name -> lockstep.v1.Position
+	52, // 8: lockstep.v1.StoreStatus.log_durable:type_name -> lockstep.v1.Position
 	9,  // 9: lockstep.v1.StoreStatus.unused_files:type_name -> lockstep.v1.UnusedFile
-	52, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
+	53, // 10: lockstep.v1.StandbyStatus.lag_time:type_name -> google.protobuf.Duration
 	2,  // 11: lockstep.v1.GetStatusResponse.node:type_name -> lockstep.v1.NodeStatus
 	0,  // 12: lockstep.v1.GetStatusResponse.role:type_name -> lockstep.v1.Role
 	3,  // 13: lockstep.v1.GetStatusResponse.pair:type_name -> lockstep.v1.PairStatus
 	8,  // 14: lockstep.v1.GetStatusResponse.store:type_name -> lockstep.v1.StoreStatus
 	10, // 15: lockstep.v1.GetStatusResponse.standby:type_name -> lockstep.v1.StandbyStatus
-	50, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
-	53, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
-	54, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
-	32, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
-	34, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
-	33, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
-	50, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
-	16, // 23: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
-	14, // 24: lockstep.v1.GetStatusResponse.activity:type_name -> lockstep.v1.Activity
-	13, // 25: lockstep.v1.GetStatusResponse.site:type_name -> lockstep.v1.SiteInfo
-	55, // 26: lockstep.v1.SiteInfo.role:type_name -> lockstep.v1.SiteRole
-	15, // 27: lockstep.v1.Activity.commits:type_name -> lockstep.v1.LatencyBucket
-	52, // 28: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
-	50, // 29: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
-	12, // 30: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
-	52, // 31: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
-	52, // 32: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
-	51, // 33: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
-	31, // 34: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
-	51, // 35: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
-	0,  // 36: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
-	51, // 37: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
-	50, // 38: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
-	1,  // 39: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
-	50, // 40: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
-	50, // 41: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
-	50, // 42: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
-	38, // 43: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
-	39, // 44: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
-	32, // 45: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
-	35, // 46: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
-	42, // 47: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
-	32, // 48: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
-	35, // 49: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	32, // 50: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
-	35, // 51: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
-	50, // 52: lockstep.v1.CopyHistoryRequest.since:type_name -> google.protobuf.Timestamp
-	49, // 53: lockstep.v1.CopyHistoryResponse.recent:type_name -> lockstep.v1.HistoryRange
-	49, // 54: lockstep.v1.CopyHistoryResponse.day:type_name -> lockstep.v1.HistoryRange
-	11, // 55: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
-	17, // 56: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
-	19, // 57: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
-	6,  // 58: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
-	21, // 59: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
-	23, // 60: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
-	25, // 61: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
-	36, // 62: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
-	40, // 63: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
-	43, // 64: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
-	45, // 65: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
-	27, // 66: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
-	29, // 67: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
-	47, // 68: lockstep.v1.AdminService.CopyHistory:input_type -> lockstep.v1.CopyHistoryRequest
-	12, // 69: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
-	18, // 70: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
-	20, // 71: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
-	7,  // 72: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
-	22, // 73: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
-	24, // 74: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
-	26, // 75: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
-	37, // 76: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
-	41, // 77: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
-	44, // 78: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
-	46, // 79: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
-	28, // 80: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
-	30, // 81: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
-	48, // 82: lockstep.v1.AdminService.CopyHistory:output_type -> lockstep.v1.CopyHistoryResponse
-	69, // [69:83] is the sub-list for method output_type
-	55, // [55:69] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	51, // 16: lockstep.v1.GetStatusResponse.started_at:type_name -> google.protobuf.Timestamp
+	54, // 17: lockstep.v1.GetStatusResponse.maintenance:type_name -> lockstep.v1.MaintenanceActivity
+	55, // 18: lockstep.v1.GetStatusResponse.plan:type_name -> lockstep.v1.Plan
+	33, // 19: lockstep.v1.GetStatusResponse.damage:type_name -> lockstep.v1.DamageStatus
+	35, // 20: lockstep.v1.GetStatusResponse.alarms:type_name -> lockstep.v1.Alarm
+	34, // 21: lockstep.v1.GetStatusResponse.conditions:type_name -> lockstep.v1.Condition
+	51, // 22: lockstep.v1.GetStatusResponse.now:type_name -> google.protobuf.Timestamp
+	17, // 23: lockstep.v1.GetStatusResponse.certificates:type_name -> lockstep.v1.CertificateStatus
+	15, // 24: lockstep.v1.GetStatusResponse.activity:type_name -> lockstep.v1.Activity
+	14, // 25: lockstep.v1.GetStatusResponse.site:type_name -> lockstep.v1.SiteInfo
+	13, // 26: lockstep.v1.GetStatusResponse.fleet:type_name -> lockstep.v1.FleetStatus
+	56, // 27: lockstep.v1.SiteInfo.role:type_name -> lockstep.v1.SiteRole
+	16, // 28: lockstep.v1.Activity.commits:type_name -> lockstep.v1.LatencyBucket
+	53, // 29: lockstep.v1.LatencyBucket.up_to:type_name -> google.protobuf.Duration
+	51, // 30: lockstep.v1.CertificateStatus.ends:type_name -> google.protobuf.Timestamp
+	12, // 31: lockstep.v1.WatchStatusResponse.status:type_name -> lockstep.v1.GetStatusResponse
+	53, // 32: lockstep.v1.SwitchoverRequest.timeout:type_name -> google.protobuf.Duration
+	53, // 33: lockstep.v1.SwitchoverResponse.pause:type_name -> google.protobuf.Duration
+	52, // 34: lockstep.v1.AdoptRecordResponse.log_end:type_name -> lockstep.v1.Position
+	32, // 35: lockstep.v1.AdoptRecordResponse.other:type_name -> lockstep.v1.AdoptedPeer
+	52, // 36: lockstep.v1.ForceFailoverResponse.log_end:type_name -> lockstep.v1.Position
+	0,  // 37: lockstep.v1.AdoptedPeer.role:type_name -> lockstep.v1.Role
+	52, // 38: lockstep.v1.AdoptedPeer.log_end:type_name -> lockstep.v1.Position
+	51, // 39: lockstep.v1.DamageStatus.last_scrub:type_name -> google.protobuf.Timestamp
+	1,  // 40: lockstep.v1.Condition.severity:type_name -> lockstep.v1.Severity
+	51, // 41: lockstep.v1.Condition.since:type_name -> google.protobuf.Timestamp
+	51, // 42: lockstep.v1.Alarm.since:type_name -> google.protobuf.Timestamp
+	51, // 43: lockstep.v1.DamagedMessage.since:type_name -> google.protobuf.Timestamp
+	39, // 44: lockstep.v1.VerifyResponse.differences:type_name -> lockstep.v1.QueueDifference
+	40, // 45: lockstep.v1.VerifyResponse.nodes:type_name -> lockstep.v1.NodeVerification
+	33, // 46: lockstep.v1.NodeVerification.damage:type_name -> lockstep.v1.DamageStatus
+	36, // 47: lockstep.v1.NodeVerification.damaged:type_name -> lockstep.v1.DamagedMessage
+	43, // 48: lockstep.v1.GetQueueDigestsResponse.queues:type_name -> lockstep.v1.QueueDigest
+	33, // 49: lockstep.v1.GetQueueDigestsResponse.damage:type_name -> lockstep.v1.DamageStatus
+	36, // 50: lockstep.v1.GetQueueDigestsResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	33, // 51: lockstep.v1.ScrubResponse.damage:type_name -> lockstep.v1.DamageStatus
+	36, // 52: lockstep.v1.ScrubResponse.damaged:type_name -> lockstep.v1.DamagedMessage
+	51, // 53: lockstep.v1.CopyHistoryRequest.since:type_name -> google.protobuf.Timestamp
+	50, // 54: lockstep.v1.CopyHistoryResponse.recent:type_name -> lockstep.v1.HistoryRange
+	50, // 55: lockstep.v1.CopyHistoryResponse.day:type_name -> lockstep.v1.HistoryRange
+	11, // 56: lockstep.v1.AdminService.GetStatus:input_type -> lockstep.v1.GetStatusRequest
+	18, // 57: lockstep.v1.AdminService.WatchStatus:input_type -> lockstep.v1.WatchStatusRequest
+	20, // 58: lockstep.v1.AdminService.Switchover:input_type -> lockstep.v1.SwitchoverRequest
+	6,  // 59: lockstep.v1.AdminService.SetPaused:input_type -> lockstep.v1.SetPausedRequest
+	22, // 60: lockstep.v1.AdminService.Checkpoint:input_type -> lockstep.v1.CheckpointRequest
+	24, // 61: lockstep.v1.AdminService.Check:input_type -> lockstep.v1.CheckRequest
+	26, // 62: lockstep.v1.AdminService.GetDigest:input_type -> lockstep.v1.GetDigestRequest
+	37, // 63: lockstep.v1.AdminService.Verify:input_type -> lockstep.v1.VerifyRequest
+	41, // 64: lockstep.v1.AdminService.GetQueueDigests:input_type -> lockstep.v1.GetQueueDigestsRequest
+	44, // 65: lockstep.v1.AdminService.Scrub:input_type -> lockstep.v1.ScrubRequest
+	46, // 66: lockstep.v1.AdminService.DropDamaged:input_type -> lockstep.v1.DropDamagedRequest
+	28, // 67: lockstep.v1.AdminService.AdoptRecord:input_type -> lockstep.v1.AdoptRecordRequest
+	30, // 68: lockstep.v1.AdminService.ForceFailover:input_type -> lockstep.v1.ForceFailoverRequest
+	48, // 69: lockstep.v1.AdminService.CopyHistory:input_type -> lockstep.v1.CopyHistoryRequest
+	12, // 70: lockstep.v1.AdminService.GetStatus:output_type -> lockstep.v1.GetStatusResponse
+	19, // 71: lockstep.v1.AdminService.WatchStatus:output_type -> lockstep.v1.WatchStatusResponse
+	21, // 72: lockstep.v1.AdminService.Switchover:output_type -> lockstep.v1.SwitchoverResponse
+	7,  // 73: lockstep.v1.AdminService.SetPaused:output_type -> lockstep.v1.SetPausedResponse
+	23, // 74: lockstep.v1.AdminService.Checkpoint:output_type -> lockstep.v1.CheckpointResponse
+	25, // 75: lockstep.v1.AdminService.Check:output_type -> lockstep.v1.CheckResponse
+	27, // 76: lockstep.v1.AdminService.GetDigest:output_type -> lockstep.v1.GetDigestResponse
+	38, // 77: lockstep.v1.AdminService.Verify:output_type -> lockstep.v1.VerifyResponse
+	42, // 78: lockstep.v1.AdminService.GetQueueDigests:output_type -> lockstep.v1.GetQueueDigestsResponse
+	45, // 79: lockstep.v1.AdminService.Scrub:output_type -> lockstep.v1.ScrubResponse
+	47, // 80: lockstep.v1.AdminService.DropDamaged:output_type -> lockstep.v1.DropDamagedResponse
+	29, // 81: lockstep.v1.AdminService.AdoptRecord:output_type -> lockstep.v1.AdoptRecordResponse
+	31, // 82: lockstep.v1.AdminService.ForceFailover:output_type -> lockstep.v1.ForceFailoverResponse
+	49, // 83: lockstep.v1.AdminService.CopyHistory:output_type -> lockstep.v1.CopyHistoryResponse
+	70, // [70:84] is the sub-list for method output_type
+	56, // [56:70] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_admin_proto_init() }
@@ -4664,7 +4754,7 @@ func file_lockstep_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_admin_proto_rawDesc), len(file_lockstep_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

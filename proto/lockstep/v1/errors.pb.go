@@ -465,6 +465,8 @@ const (
 	ErrorReason_ERROR_REASON_CROSS_PAIR ErrorReason = 275
 	// The directory of the fleet does not respond, and the node does not know the owner of the queue. Nothing was applied.
 	ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE ErrorReason = 276
+	// The state of the fleet or of a pair does not permit the request, or `fleet.pair` is not set. Nothing was changed.
+	ErrorReason_ERROR_REASON_FLEET_STATE ErrorReason = 277
 )
 
 // Enum value maps for ErrorReason.
@@ -588,6 +590,7 @@ var (
 		274: "ERROR_REASON_NOT_OWNER",
 		275: "ERROR_REASON_CROSS_PAIR",
 		276: "ERROR_REASON_DIRECTORY_UNAVAILABLE",
+		277: "ERROR_REASON_FLEET_STATE",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -708,6 +711,7 @@ var (
 		"ERROR_REASON_NOT_OWNER":              274,
 		"ERROR_REASON_CROSS_PAIR":             275,
 		"ERROR_REASON_DIRECTORY_UNAVAILABLE":  276,
+		"ERROR_REASON_FLEET_STATE":            277,
 	}
 )
 
@@ -852,7 +856,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\xd34\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\x8f5\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1118,7 +1122,10 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	"\x12<\n" +
 	"\"ERROR_REASON_DIRECTORY_UNAVAILABLE\x10\x94\x02\x1a\x13\xfa\xf8#\x0f\n" +
-	"\vUNAVAILABLE\x10\x01:\\\n" +
+	"\vUNAVAILABLE\x10\x01\x12:\n" +
+	"\x18ERROR_REASON_FLEET_STATE\x10\x95\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	":\\\n" +
 	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\x8f\xbf\x04 \x01(\v2\x1f.lockstep.v1.ErrorReasonOptionsR\x06reasonB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (

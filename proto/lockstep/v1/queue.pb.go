@@ -124,6 +124,10 @@ type CreateQueueRequest struct {
 	// Names of QueueConfig fields that the queue sets itself even if they are 0 in `config`: defaults of policies do not
 	// apply to them. Other fields that are 0 get the default of a policy. Ignored while a node runs release 0.1.0.
 	ExplicitFields []string `protobuf:"bytes,7,rep,name=explicit_fields,json=explicitFields,proto3" json:"explicit_fields,omitempty"`
+	// In a fleet, the queue is created at the pair of the other queues of this group, or else of the queue with this name.
+	// Has the characters of a queue name. If empty: the text between the first `{` and the next `}` in the name, if any.
+	// Ignored without a fleet.
+	PlacementGroup string `protobuf:"bytes,8,opt,name=placement_group,json=placementGroup,proto3" json:"placement_group,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
 }
@@ -205,6 +209,13 @@ func (x *CreateQueueRequest) GetExplicitFields() []string {
 		return x.ExplicitFields
 	}
 	return nil
+}
+
+func (x *CreateQueueRequest) GetPlacementGroup() string {
+	if x != nil {
+		return x.PlacementGroup
+	}
+	return ""
 }
 
 // CreateQueueResponse contains the queue.
@@ -1549,7 +1560,11 @@ type PublishStreamRequest struct {
 	// for a server that has sent `accepts_more`.
 	More []*PublishStreamRequest `protobuf:"bytes,3,rep,name=more,proto3" json:"more,omitempty"`
 	// The client accepts responses with `more`.
-	AcceptsMore   bool `protobuf:"varint,4,opt,name=accepts_more,json=acceptsMore,proto3" json:"accepts_more,omitempty"`
+	AcceptsMore bool `protobuf:"varint,4,opt,name=accepts_more,json=acceptsMore,proto3" json:"accepts_more,omitempty"`
+	// Set in the first request for a queue after NOT_OWNER or DIRECTORY_UNAVAILABLE, when all earlier requests for the
+	// queue on this stream are answered. Until then, all requests for the queue on this stream are refused with the same
+	// error, so that their order is retained.
+	Resumes       bool `protobuf:"varint,5,opt,name=resumes,proto3" json:"resumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1608,6 +1623,13 @@ func (x *PublishStreamRequest) GetMore() []*PublishStreamRequest {
 func (x *PublishStreamRequest) GetAcceptsMore() bool {
 	if x != nil {
 		return x.AcceptsMore
+	}
+	return false
+}
+
+func (x *PublishStreamRequest) GetResumes() bool {
+	if x != nil {
+		return x.Resumes
 	}
 	return false
 }
@@ -5399,7 +5421,7 @@ var File_lockstep_v1_queue_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lockstep/v1/errors.proto\x1a\x17lockstep/v1/types.proto\"\x96\x02\n" +
+	"\x17lockstep/v1/queue.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\x1a google/protobuf/field_mask.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18lockstep/v1/errors.proto\x1a\x17lockstep/v1/types.proto\"\xbf\x02\n" +
 	"\x12CreateQueueRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x120\n" +
 	"\x06config\x18\x02 \x01(\v2\x18.lockstep.v1.QueueConfigR\x06config\x12$\n" +
@@ -5407,7 +5429,8 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x05topic\x18\x04 \x01(\bR\x05topic\x12\"\n" +
 	"\rif_not_exists\x18\x05 \x01(\bR\vifNotExists\x121\n" +
 	"\bproducer\x18\x06 \x01(\v2\x15.lockstep.v1.ProducerR\bproducer\x12'\n" +
-	"\x0fexplicit_fields\x18\a \x03(\tR\x0eexplicitFields\"Y\n" +
+	"\x0fexplicit_fields\x18\a \x03(\tR\x0eexplicitFields\x12'\n" +
+	"\x0fplacement_group\x18\b \x01(\tR\x0eplacementGroup\"Y\n" +
 	"\x13CreateQueueResponse\x12(\n" +
 	"\x05queue\x18\x01 \x01(\v2\x12.lockstep.v1.QueueR\x05queue\x12\x18\n" +
 	"\acreated\x18\x02 \x01(\bR\acreated\"\xec\x01\n" +
@@ -5501,12 +5524,13 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"duplicates\"D\n" +
 	"\x10DuplicateMessage\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x12\x1a\n" +
-	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xc9\x01\n" +
+	"\bsequence\x18\x02 \x01(\x04R\bsequence\"\xe3\x01\n" +
 	"\x14PublishStreamRequest\x12 \n" +
 	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x125\n" +
 	"\apublish\x18\x02 \x01(\v2\x1b.lockstep.v1.PublishRequestR\apublish\x125\n" +
 	"\x04more\x18\x03 \x03(\v2!.lockstep.v1.PublishStreamRequestR\x04more\x12!\n" +
-	"\faccepts_more\x18\x04 \x01(\bR\vacceptsMore\"\x81\x02\n" +
+	"\faccepts_more\x18\x04 \x01(\bR\vacceptsMore\x12\x18\n" +
+	"\aresumes\x18\x05 \x01(\bR\aresumes\"\x81\x02\n" +
 	"\x15PublishStreamResponse\x12 \n" +
 	"\vcorrelation\x18\x01 \x01(\x04R\vcorrelation\x12:\n" +
 	"\tpublished\x18\x02 \x01(\v2\x1c.lockstep.v1.PublishResponseR\tpublished\x12/\n" +

@@ -1329,7 +1329,7 @@ func (x *ActiveConsumer) GetSince() *timestamppb.Timestamp {
 // Queue describes a queue.
 type Queue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name: 1 to 255 characters of [A-Za-z0-9._/-], beginning with a letter or digit.
+	// Name: 1 to 255 characters of [A-Za-z0-9._/{}-], beginning with a letter or digit.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Internal number of the queue; a deleted and recreated queue has a new number.
 	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`

@@ -92,7 +92,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 		Alarms:     protoconv.AlarmsToProto(st.Conditions, st.Pair.Self.ID.String()),
 		Conditions: protoconv.ConditionsToProto(st.Conditions, st.Pair.Self.ID.String()), Now: timestamppb.Now(),
 		DiskLowWatermark: st.DiskLowWatermark, Activity: activity(&st.Activity, &stats), Console: st.Console,
-		Site: a.o.Site(),
+		Site: a.o.Site(), Fleet: fleetStatus(st.Fleet),
 	}
 	for _, c := range st.Certificates {
 		resp.Certificates = append(resp.Certificates, &pb.CertificateStatus{

@@ -82,6 +82,8 @@ var (
 	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
 	// ErrCrossPair is returned for a request with queues of different pairs of the fleet.
 	ErrCrossPair = errors.New("queues belong to different pairs: use queues of one placement group")
+	// ErrFleetState is returned by the methods of a fleet if its state does not permit the request.
+	ErrFleetState = errors.New("not possible in the state of the fleet")
 	// ErrPaused is returned for a read while the node cannot confirm that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
@@ -134,6 +136,15 @@ func (e *NotOwnerError) Error() string {
 
 // Is reports whether target is ErrNotOwner.
 func (e *NotOwnerError) Is(target error) bool { return target == ErrNotOwner }
+
+// ConcernsOwner reports whether an error means that this pair does not own a queue, or that the owner is unknown.
+func ConcernsOwner(err error) bool {
+	if err == nil {
+		return false
+	}
+	r := lookup(err).reason
+	return r == pb.ErrorReason_ERROR_REASON_NOT_OWNER || r == pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE
+}
 
 // ownerOf returns the detail of an error that wraps a NotOwnerError, otherwise nil.
 func ownerOf(err error) *pb.NotOwner {
@@ -192,8 +203,14 @@ func (e *settledError) Unwrap() error { return e.error }
 
 // Refusal returns the error of a transaction that was refused when it was applied. It returns nil if the transaction
 // was not refused. kept reports whether the result is retained, because the transaction has a producer.
-func Refusal(r *txn.Result, kept bool) error {
+func Refusal(r *txn.Result, kept bool) error { return RefusalWith(r, kept, nil) }
+
+// RefusalWith is like Refusal. If because is not nil, it replaces the error of the refused transaction.
+func RefusalWith(r *txn.Result, kept bool, because error) error {
 	err := r.Err()
+	if err != nil && because != nil {
+		err = because
+	}
 	switch r.Code { //nolint:exhaustive // the other codes are logged with the producer
 	case txn.OK, txn.ErrMalformed, txn.ErrNewerVersion, txn.ErrFenced, txn.ErrTooOld, txn.ErrProducerForgotten,
 		txn.ErrReplica, txn.ErrSitePosition, txn.ErrSiteChange:
@@ -333,10 +350,22 @@ var errorTable = []mapping{
 	{ErrSiteNotCompared, pb.ErrorReason_ERROR_REASON_SITE_NOT_COMPARED},
 	{ErrNotOwner, pb.ErrorReason_ERROR_REASON_NOT_OWNER},
 	{ErrCrossPair, pb.ErrorReason_ERROR_REASON_CROSS_PAIR},
+	{ErrFleetState, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
 	{fleet.ErrUnavailable, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{fleet.ErrLost, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{fleet.ErrRestored, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{fleet.ErrRebuilding, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrNotMember, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrNoPair, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrContention, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{fleet.ErrNotActive, pb.ErrorReason_ERROR_REASON_BLOCKED}, // the role of this node is changing
+	{fleet.ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
+	{txn.ErrNotOwned, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{txn.ErrFleetChanged, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{txn.ErrMoved, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{txn.ErrMoveChanged, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
+	{txn.ErrMoveIncomplete, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
+	{txn.ErrTooManyMoves, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrSiteChange, pb.ErrorReason_ERROR_REASON_SITE_ROLE},
@@ -362,6 +391,9 @@ func lookup(err error) mapping {
 			return m
 		}
 	}
+	if _, malformed := errors.AsType[*fleet.ValueError](err); malformed {
+		return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE}
+	}
 	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
@@ -381,7 +413,7 @@ func ToStatus(err error) error {
 	if err == nil {
 		return nil
 	}
-	if _, is := status.FromError(err); is {
+	if _, is := status.FromError(err); is && !errors.Is(err, fleet.ErrUnavailable) { // which may wrap a status of etcd
 		return err
 	}
 	m := lookup(err)
@@ -468,9 +500,14 @@ func ToRequestError(err error) *pb.RequestError {
 // Code returns the gRPC code of an error.
 func Code(err error) codes.Code { return lookup(err).code() }
 
-// ConcernsNode reports whether an error concerns the node and not only one request. Such an error ends a stream.
+// ConcernsNode reports whether an error concerns the node and not only one request. Such an error ends a stream. An
+// unknown owner concerns only the requests for one queue.
 func ConcernsNode(err error) bool {
-	switch m := lookup(err); m.code() {
+	m := lookup(err)
+	if m.reason == pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE {
+		return false
+	}
+	switch m.code() {
 	case codes.Unavailable, codes.Internal, codes.Canceled, codes.DeadlineExceeded:
 		return true
 	default:

@@ -15,6 +15,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/replication"
@@ -159,10 +160,38 @@ func TestConcernsNode(t *testing.T) {
 	}
 	for _, err := range []error{
 		txn.ErrQueueFull, txn.ErrQueueNotFound, txn.ErrTooLarge, txn.ErrFenced, ErrDiskLow,
-		txn.ErrQueueNotEmpty,
+		txn.ErrQueueNotEmpty, ErrNotOwner, ErrCrossPair, fleet.ErrUnavailable, fleet.ErrLost, txn.ErrNotOwned,
 	} {
 		require.False(t, ConcernsNode(err), err)
 	}
+}
+
+// The owner of a queue replaces the logged error of a refusal, which remains settled.
+func TestRefusalWithOwner(t *testing.T) {
+	owner := &NotOwnerError{Queue: "q", Pair: "b"}
+	refused := &txn.Result{Code: txn.ErrQueueNotFound}
+	response := ToRequestError(RefusalWith(refused, true, owner))
+	require.Equal(t, "NOT_OWNER", response.GetReason())
+	require.True(t, response.GetSettled())
+	require.Equal(t, "b", response.GetNotOwner().GetPair())
+	require.False(t, ToRequestError(RefusalWith(refused, false, owner)).GetSettled())
+	require.NoError(t, RefusalWith(&txn.Result{}, true, owner))
+	require.ErrorIs(t, RefusalWith(refused, true, nil), txn.ErrQueueNotFound)
+	require.True(t, ConcernsOwner(owner))
+	require.True(t, ConcernsOwner(fleet.ErrRestored))
+	require.False(t, ConcernsOwner(txn.ErrQueueNotFound))
+	require.False(t, ConcernsOwner(ErrCrossPair))
+	require.False(t, ConcernsOwner(nil))
+}
+
+// A status of etcd is not sent to clients.
+func TestStatusOfDirectory(t *testing.T) {
+	err := ToStatus(fmt.Errorf("%w: %w", fleet.ErrUnavailable, status.Error(codes.NotFound, "etcd")))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.ErrorIs(t, FromStatus(err), fleet.ErrUnavailable)
+	err = ToStatus(fmt.Errorf("queue: %w", &fleet.ValueError{Key: "k", Err: errors.New("malformed")}))
+	require.Equal(t, codes.Unavailable, status.Code(err))
+	require.False(t, ConcernsNode(FromStatus(err)))
 }
 
 // An unknown outcome is not replaced by a redirect to the active. A redirect would imply that the request was not

@@ -484,7 +484,7 @@ func TestDeadlineIgnoredByHandler(t *testing.T) {
 // A message passed by reference arrives with all fields, and its bodies are not copied.
 func TestPassedByReference(t *testing.T) {
 	request := &pb.PublishStreamRequest{
-		Correlation: 1, AcceptsMore: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
+		Correlation: 1, AcceptsMore: true, Resumes: true, More: []*pb.PublishStreamRequest{{Correlation: 2}},
 		Publish: &pb.PublishRequest{
 			Queue: "q", Messages: []*pb.Message{{Body: []byte("body"), Subject: "s"}}, Producer: &pb.Producer{Id: "p"},
 		},

@@ -127,8 +127,8 @@ func decode(data mem.BufferSlice, v any) error {
 }
 
 func passPublish(to, from *pb.PublishStreamRequest) {
-	to.Correlation, to.Publish, to.More, to.AcceptsMore = from.GetCorrelation(), from.GetPublish(), from.GetMore(),
-		from.GetAcceptsMore()
+	to.Correlation, to.Publish, to.More, to.AcceptsMore, to.Resumes = from.GetCorrelation(), from.GetPublish(),
+		from.GetMore(), from.GetAcceptsMore(), from.GetResumes()
 }
 
 func passConsume(to, from *pb.ConsumeRequest) {

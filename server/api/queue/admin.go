@@ -5,7 +5,6 @@ package queue
 import (
 	"context"
 	"encoding/base64"
-	"errors"
 	"fmt"
 
 	"github.com/lockstep-mq/lockstep/failover"
@@ -17,83 +16,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
-
-// CreateQueue creates a queue and its first subscriptions.
-func (s *Service) CreateQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
-	resp, err := s.createQueue(ctx, req)
-	return resp, s.status(err)
-}
-
-func (s *Service) createQueue(ctx context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
-	if err := s.mayConfigure(ctx, req.GetName(), req.GetConfig()); err != nil {
-		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
-	}
-	session, err := s.serving.Session()
-	if err != nil {
-		return nil, err
-	}
-	names, err := subscriptionNames(req)
-	if err != nil {
-		return nil, err
-	}
-	if err := txn.CheckName(req.GetName()); err != nil {
-		return nil, err
-	}
-	o, err := s.identify(req.GetProducer())
-	if err != nil {
-		return nil, err
-	}
-	explicit, err := configFields("explicit_fields", req.GetExplicitFields())
-	if err != nil {
-		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
-	}
-	config, _, err := s.config(session, req.GetConfig(), txn.AllFields)
-	if o.missing(err) || o.prior != nil {
-		err = nil // named queues may have been deleted since an earlier attempt
-	}
-	if err == nil && o.prior == nil {
-		err = s.checkNewQueue(req.GetName(), o.retry)
-	}
-	if err == nil && o.prior == nil && len(s.quotas.Load().of(req.GetName())) > 0 {
-		s.createMu.Lock() // held until the queue exists and is counted
-		defer s.createMu.Unlock()
-		err = s.mayCreate(req.GetName())
-	}
-	var result *txn.Result
-	if err == nil {
-		result, err = s.commit(ctx, session, o, func(b *txn.Builder) {
-			b.CreateQueueWith(req.GetName(), config, s.explicit(session, &config, explicit), names...)
-		})
-	}
-	switch {
-	case err == nil:
-		return &pb.CreateQueueResponse{Queue: s.describeCreated(session, req.GetName(), result.Ops[0].ID), Created: true},
-			nil
-	case !req.GetIfNotExists() || !errors.Is(err, txn.ErrQueueExists):
-		return nil, fmt.Errorf("create queue %q: %w", req.GetName(), err)
-	}
-	described, err := s.describe(session, req.GetName())
-	if err != nil {
-		return nil, err
-	}
-	return &pb.CreateQueueResponse{Queue: described}, nil
-}
-
-// checkNewQueue rejects a request before it is logged if it would fail when it is applied. It also enforces the
-// queue limit of the node. If retry is set, an earlier attempt may have created the queue.
-func (s *Service) checkNewQueue(name string, retry bool) error {
-	names := [1]query.Target{{Queue: name}}
-	_, err := query.Lookup(s.store, nil, false, names[:])
-	switch {
-	case err != nil:
-		return err
-	case names[0].Found && !retry:
-		return txn.ErrQueueExists
-	case !names[0].Found && query.QueueCount(s.store) >= s.limits.Load().Queues:
-		return fmt.Errorf("%w (limits.queues is %d)", txn.ErrTooManyQueues, s.limits.Load().Queues)
-	}
-	return nil
-}
 
 // AlterQueue changes the configuration of a queue.
 func (s *Service) AlterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*pb.AlterQueueResponse, error) {
@@ -126,7 +48,8 @@ func (s *Service) alterQueue(ctx context.Context, req *pb.AlterQueueRequest) (*p
 		config, mask, configErr = s.bothLimits(req.GetName(), config, mask)
 	}
 	var altered uint64
-	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+	queues := []string{req.GetName(), req.GetConfig().GetDeadLetter()}
+	session, _, err = s.changeFound(ctx, req.GetProducer(), queues, func() (uint64, uint32, error) {
 		if configErr != nil {
 			return txn.NoQueue, txn.NoSub, configErr
 		}
@@ -152,11 +75,16 @@ func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (
 	if err := s.rules.Check(ctx, access.Manage, req.GetName()); err != nil {
 		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
 	}
+	epoch := uint64(0)
 	_, result, err := s.change(ctx, req.GetName(), req.GetProducer(), func(b *txn.Builder, id uint64) {
+		epoch, _ = query.OwnershipEpochOf(s.store, id)
 		b.DeleteQueue(id, req.GetIfEmpty())
 	})
 	if err != nil {
 		return nil, s.status(fmt.Errorf("delete queue %q: %w", req.GetName(), err))
+	}
+	if s.fleet != nil && epoch > 0 {
+		s.fleet.Deleted(req.GetName(), epoch)
 	}
 	return &pb.DeleteQueueResponse{Messages: result.Ops[0].Changed}, nil
 }
@@ -164,28 +92,30 @@ func (s *Service) DeleteQueue(ctx context.Context, req *pb.DeleteQueueRequest) (
 func (s *Service) change(
 	ctx context.Context, name string, producer *pb.Producer, operation func(*txn.Builder, uint64),
 ) (*session.Session, *txn.Result, error) {
-	return s.changeFound(ctx, producer, func() (uint64, uint32, error) {
+	return s.changeFound(ctx, producer, []string{name}, func() (uint64, uint32, error) {
 		id, err := s.find(name)
 		return id, txn.NoSub, err
 	}, func(b *txn.Builder, id uint64, _ uint32) { operation(b, id) })
 }
 
+// changeFound commits one operation on a queue or subscription. queues are the names of the queues in the request.
 func (s *Service) changeFound(
-	ctx context.Context, producer *pb.Producer, find func() (uint64, uint32, error),
+	ctx context.Context, producer *pb.Producer, queues []string, find func() (uint64, uint32, error),
 	operation func(*txn.Builder, uint64, uint32),
 ) (*session.Session, *txn.Result, error) {
 	session, err := s.serving.Session()
 	if err != nil {
 		return nil, nil, err
 	}
-	o, err := s.identify(producer)
+	o, err := s.identify(producer, queues...)
 	if err != nil {
 		return nil, nil, err
 	}
 	var id uint64
 	var sub uint32
 	if o.prior == nil {
-		if id, sub, err = find(); err != nil && !o.missing(err) {
+		id, sub, err = find()
+		if err = s.withOthers(err, queues); err != nil && !o.mustLog(err) {
 			return nil, nil, err
 		}
 	}
@@ -200,7 +130,8 @@ func (s *Service) PurgeQueue(ctx context.Context, req *pb.PurgeQueueRequest) (*p
 	}
 	var key dispatch.Key
 	var next uint64 // all messages with a lower sequence are purged
-	session, result, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
+	queues := []string{req.GetName()}
+	session, result, err := s.changeFound(ctx, req.GetProducer(), queues, func() (id uint64, sub uint32, err error) {
 		if req.GetSubscription() == "" {
 			id, err = s.find(req.GetName())
 			return id, 0, err

@@ -56,7 +56,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 			return nil, err
 		}
 	}
-	prior, err := s.resolve(producer, retry, ops)
+	prior, missing, err := s.resolveAll(producer, retry, ops)
 	if err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 		if err := s.checkSame(producer, prior, func(b *txn.Builder) { s.appendOperations(b, 0, ops) }); err != nil {
 			return nil, err
 		}
-		return committed(req, &prior.Result)
+		return s.committed(req, ops, &prior.Result, nil)
 	}
 	if err := s.checkSiteEpochs(ops); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	if err != nil {
 		return nil, err
 	}
-	resp, err := committed(req, result)
+	resp, err := s.committed(req, ops, result, missing)
 	if err == nil && !result.Duplicate {
 		for i := range ops {
 			if o := &ops[i]; o.messages == nil {
@@ -96,8 +96,10 @@ func (s *Service) commitTransaction(ctx context.Context, req *pb.CommitRequest) 
 	return resp, err
 }
 
-func committed(req *pb.CommitRequest, r *txn.Result) (*pb.CommitResponse, error) {
-	if err := apierror.Refusal(r, req.GetProducer() != nil); err != nil {
+func (s *Service) committed(
+	req *pb.CommitRequest, ops []operation, r *txn.Result, missing error,
+) (*pb.CommitResponse, error) {
+	if err := s.refusal(r, req.GetProducer() != nil, missing, queuesOf(ops)...); err != nil {
 		return nil, fmt.Errorf("commit: %w", err)
 	}
 	if len(r.Ops) != len(req.GetOperations()) {
@@ -126,7 +128,7 @@ func (s *Service) checkOperations(session *session.Session, in []*pb.Operation) 
 	for i, op := range in {
 		o, err := s.checkOperation(session, op)
 		if err == nil {
-			err = txn.CheckName(o.queue)
+			err = txn.CheckQueueName(o.queue)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("operation %d: %w", i, err)
@@ -179,35 +181,46 @@ func positive(in []*pb.SequenceRange) ([]txn.Range, error) {
 	return ranges(in, txn.MaxRanges)
 }
 
-// resolve resolves all names and looks up the stored result of a retry (INV-10) in one atomic step. It returns nil
-// if there is no stored result.
-func (s *Service) resolve(producer *txn.Producer, retry bool, ops []operation) (*query.Prior, error) {
+func queuesOf(ops []operation) []string {
+	names := make([]string, len(ops))
+	for i := range ops {
+		names[i] = ops[i].queue
+	}
+	return names
+}
+
+// resolveAll resolves all names and looks up the stored result of a retry (INV-10) in one atomic step. prior is nil if
+// there is no stored result. missing is the error of resolve, if the request must be logged nevertheless.
+func (s *Service) resolveAll(
+	producer *txn.Producer, retry bool, ops []operation,
+) (prior *query.Prior, missing, err error) {
 	names := make([]query.Target, len(ops))
 	for i := range ops {
 		names[i].Queue, names[i].Subscription = ops[i].queue, ops[i].sub
 	}
-	prior, err := query.Lookup(s.store, producer, retry, names)
+	prior, missing, err = s.resolve(producer, retry, names)
 	if err != nil || prior != nil {
-		return prior, err
+		return prior, nil, err
 	}
 	publishes := false
 	for i := range ops {
 		// An earlier attempt may be in the log. Therefore the outcome of a retry is decided only when it is applied.
-		if err := ops[i].resolve(&names[i]); err != nil && !retry {
-			return nil, fmt.Errorf("operation %d: %w", i, err)
+		if err := ops[i].resolve(&names[i], missing); err != nil && !retry {
+			return nil, nil, fmt.Errorf("operation %d: %w", i, err)
 		}
 		publishes = publishes || ops[i].messages != nil
 	}
 	if publishes && s.serving.DiskLow() {
-		return nil, apierror.ErrDiskLow
+		return nil, nil, apierror.ErrDiskLow
 	}
-	return nil, nil //nolint:nilnil // the usual case: no stored result
+	return nil, missing, nil
 }
 
-func (o *operation) resolve(found *query.Target) error {
+// resolve resolves the names of one operation. missing is the error if its queue does not exist.
+func (o *operation) resolve(found *query.Target, missing error) error {
 	o.key = dispatch.Key{Queue: txn.NoQueue, Sub: txn.NoSub}
 	if !found.Found {
-		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, o.queue)
+		return named(missing, o.queue)
 	}
 	if err := checkQueueID(found.QueueID, o.queueID); err != nil {
 		return fmt.Errorf("queue %q: %w", o.queue, err)

@@ -21,8 +21,8 @@ import (
 const noSuchQueue = math.MaxUint64
 
 // config converts a configuration. It rejects fields in mask that a node of the pair does not support, and returns
-// the mask for the log record. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound together
-// with a valid configuration that references noSuchQueue.
+// the mask for the log record. If the dead-letter queue does not exist at this pair, it returns the error (isMissing)
+// together with a valid configuration that references noSuchQueue.
 func (s *Service) config(
 	session *session.Session, in *pb.QueueConfig, mask txn.ConfigMask,
 ) (c txn.Config, known txn.ConfigMask, err error) {
@@ -69,11 +69,15 @@ func (s *Service) bothLimits(name string, c txn.Config, mask txn.ConfigMask) (tx
 	return txn.Config{}.With(queues[0].Config.With(c, mask), txn.PlainFields), txn.PlainFields, nil
 }
 
-// findDeadLetter resolves the name of a dead-letter queue. If the queue does not exist, it returns noSuchQueue
-// and txn.ErrQueueNotFound.
+// findDeadLetter resolves the name of a dead-letter queue. If the queue does not exist at this pair, it returns
+// noSuchQueue and the error (isMissing).
 func (s *Service) findDeadLetter(field, name string) (id uint64, err error) {
-	if id, err = s.find(name); errors.Is(err, txn.ErrQueueNotFound) {
+	id, err = s.find(name)
+	switch {
+	case errors.Is(err, txn.ErrQueueNotFound):
 		return noSuchQueue, fmt.Errorf("%s: %w: %q; create it first, with a subscription", field, err, name)
+	case isMissing(err):
+		return noSuchQueue, fmt.Errorf("%s: %w", field, err)
 	}
 	return id, err
 }

@@ -35,7 +35,11 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 		return nil, err
 	}
 	rules, rulesErr := s.forwards(req.GetForwards())
-	session, _, err := s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+	queues := []string{req.GetQueue()}
+	for _, f := range req.GetForwards() {
+		queues = append(queues, f.GetTo())
+	}
+	session, _, err := s.changeFound(ctx, req.GetProducer(), queues, func() (uint64, uint32, error) {
 		if rulesErr != nil {
 			return txn.NoQueue, txn.NoSub, rulesErr
 		}
@@ -52,7 +56,7 @@ func (s *Service) setForwards(ctx context.Context, req *pb.SetForwardsRequest) (
 	return &pb.SetForwardsResponse{Queue: described}, nil
 }
 
-// forwards converts forwarding rules. If a target does not exist, it returns txn.ErrQueueNotFound together with
+// forwards converts forwarding rules. If a target does not exist at this pair, it returns the error (isMissing) and
 // valid rules that reference noSuchQueue.
 func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	for i, f := range in {
@@ -68,6 +72,8 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 			rule.Target = id
 		case errors.Is(findErr, txn.ErrQueueNotFound):
 			err = errors.Join(err, fmt.Errorf("forward %d: %w: %q; create it first", i, findErr, f.GetTo()))
+		case isMissing(findErr):
+			err = errors.Join(err, fmt.Errorf("forward %d: %w", i, findErr))
 		default:
 			return nil, fmt.Errorf("forward %d: %w", i, findErr)
 		}

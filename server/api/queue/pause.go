@@ -75,7 +75,8 @@ func (s *Service) changePause(
 		return nil, err
 	}
 	var paused uint64
-	session, _, err := s.changeFound(ctx, req.GetProducer(), func() (id uint64, sub uint32, err error) {
+	queues := []string{req.GetQueue()}
+	session, _, err := s.changeFound(ctx, req.GetProducer(), queues, func() (id uint64, sub uint32, err error) {
 		if req.GetSubscription() == "" {
 			id, err = s.find(req.GetQueue())
 			return id, 0, err

@@ -42,7 +42,8 @@ func (s *Service) putPolicy(ctx context.Context, req *pb.PutPolicyRequest) (*pb.
 	deadLetter := req.GetPolicy().GetDefaults().GetDeadLetter()
 	if deadLetter != "" {
 		p.Defaults.DeadLetter, err = s.findDeadLetter("dead_letter", deadLetter)
-		if err != nil && o.prior == nil && !o.missing(err) {
+		err = crossPair(err) // each pair has its own policies
+		if err != nil && o.prior == nil && !o.mustLog(err) {
 			return nil, err
 		}
 	}

@@ -53,7 +53,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 			return nil, err
 		}
 	}
-	prior, err := s.resolve(producer, req.GetProducer().GetRetry(), ops)
+	prior, missing, err := s.resolveAll(producer, req.GetProducer().GetRetry(), ops)
 	if err != nil {
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 		if err != nil {
 			return nil, err
 		}
-		return prepareResponse(req, &prior.Result)
+		return s.prepareResponse(req, ops, &prior.Result, nil)
 	}
 	if err := s.checkSiteEpochs(ops); err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func (s *Service) prepare(ctx context.Context, req *pb.PrepareRequest) (*pb.Prep
 	if err != nil {
 		return nil, err
 	}
-	return prepareResponse(req, result)
+	return s.prepareResponse(req, ops, result, missing)
 }
 
 func (s *Service) forPrepared(xid string) (*session.Session, error) {
@@ -111,8 +111,10 @@ func (s *Service) appendPrepare(b *txn.Builder, xid string, timeMS int64, ops []
 	b.Prepare(xid, payload)
 }
 
-func prepareResponse(req *pb.PrepareRequest, r *txn.Result) (*pb.PrepareResponse, error) {
-	if err := apierror.Refusal(r, req.GetProducer() != nil); err != nil {
+func (s *Service) prepareResponse(
+	req *pb.PrepareRequest, ops []operation, r *txn.Result, missing error,
+) (*pb.PrepareResponse, error) {
+	if err := s.refusal(r, req.GetProducer() != nil, missing, queuesOf(ops)...); err != nil {
 		return nil, err
 	}
 	if len(r.Ops) != 1 {

@@ -48,24 +48,27 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 	buf := s.buffer()
 	defer s.release(buf)
 	identity := s.callerOf(ctx)
-	prior, wait, err := s.encodePublish(session, buf, nil, req, &identity)
+	e, err := s.encodePublish(session, buf, nil, req, &identity, nil)
 	if err != nil {
 		return nil, err
 	}
-	defer hold(ctx, wait, session.Ended())
-	if prior != nil {
-		return published(req.GetQueue(), req.GetProducer(), &prior.Result)
+	defer hold(ctx, e.wait, session.Ended())
+	if e.prior != nil {
+		return s.published(req.GetQueue(), req.GetProducer(), &e.prior.Result, e.missing)
 	}
 	result, err := s.commitInOrder(ctx, session, *buf)
 	if err != nil {
 		return nil, err
 	}
 	session.Consumers.Published(len(req.GetMessages()), len(*buf))
-	return published(req.GetQueue(), req.GetProducer(), result)
+	return s.published(req.GetQueue(), req.GetProducer(), result, e.missing)
 }
 
-func published(queue string, producer *pb.Producer, r *txn.Result) (*pb.PublishResponse, error) {
-	if err := apierror.Refusal(r, producer != nil); err != nil {
+// published returns the response to a publish. missing is that of encodedPublish.
+func (s *Service) published(
+	queue string, producer *pb.Producer, r *txn.Result, missing error,
+) (*pb.PublishResponse, error) {
+	if err := s.refusal(r, producer != nil, missing); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
 	if len(r.Ops) != 1 {
@@ -113,79 +116,102 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 	return err
 }
 
+type encodedPublish struct {
+	prior *query.Prior  // stored result of a retry; nil if the request was not executed before
+	wait  time.Duration // delay before the caller's next request
+	// missing is the error for a retry to a queue that does not exist at this pair. The retry is refused in the log.
+	missing error
+}
+
 // encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result, it returns
 // that result instead (INV-10) and skips all further checks. These checks could fail, because the queue or the
-// caller's right may no longer exist, or the queue may be full. wait is the delay before the caller's next request.
+// caller's right may no longer exist, or the queue may be full. If refused is not nil, it is the error for the queue,
+// even if the queue exists.
 func (s *Service) encodePublish(
-	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller,
-) (prior *query.Prior, wait time.Duration, err error) {
+	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller, refused error,
+) (e encodedPublish, err error) {
 	producer, err := protoconv.Producer(req.GetProducer())
 	if err != nil {
-		return nil, 0, err
+		return e, err
 	}
 	sizeBytes, err := s.checkMessages(session, req.GetMessages())
 	if err != nil {
-		return nil, 0, err
+		return e, err
 	}
 	if err := s.checkTransactionBytes(sizeBytes); err != nil {
-		return nil, 0, err
+		return e, err
 	}
-	if err := txn.CheckName(req.GetQueue()); err != nil {
-		return nil, 0, err
+	if err := txn.CheckQueueName(req.GetQueue()); err != nil {
+		return e, err
 	}
 	names := [1]query.Target{{Queue: req.GetQueue()}}
 	retry := req.GetProducer().GetRetry()
-	prior, err = query.Lookup(s.store, producer, retry, names[:])
+	e.prior, e.missing, err = s.resolve(producer, retry, names[:])
 	if err != nil {
-		return nil, 0, err
+		return e, err
 	}
-	if prior != nil {
-		return prior, 0, s.checkSame(producer, prior, func(b *txn.Builder) {
+	if e.prior != nil {
+		if e.prior.Result.Code == txn.ErrQueueNotFound {
+			if e.missing = refused; refused == nil {
+				e.missing = s.missingOf(req.GetQueue())
+			}
+		}
+		return e, s.checkSame(producer, e.prior, func(b *txn.Builder) {
 			appendPublish(b, txn.NoQueue, 0, 0, req.GetMessages())
 		})
 	}
-	if wait, err = identity.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
-		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+	if refused != nil {
+		e.missing, names[0].Found = refused, false
+	}
+	if e.wait, err = identity.mayPublish(req.GetQueue(), len(req.GetMessages()), sizeBytes); err != nil {
+		return e, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
 	// An earlier attempt may be in the log. Therefore the outcome of a retry is decided only when it is applied.
 	if found := &names[0]; !retry {
-		if !found.Found {
-			return nil, 0, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, req.GetQueue())
+		if e.missing != nil {
+			return e, named(e.missing, req.GetQueue())
 		}
 		if err := checkRoom(found, len(req.GetMessages()), sizeBytes); err != nil {
-			return nil, 0, err
+			return e, err
 		}
 		if req.GetSplits() && mayNotFit(found, len(req.GetMessages()), sizeBytes) {
-			return nil, 0, fmt.Errorf("%w: queue %q is nearly full", txn.ErrQueueFull, found.Queue)
+			return e, fmt.Errorf("%w: queue %q is nearly full", txn.ErrQueueFull, found.Queue)
 		}
 	}
 	if s.serving.DiskLow() {
-		return nil, 0, apierror.ErrDiskLow
+		return e, apierror.ErrDiskLow
 	}
+	return e, s.appendRequest(buf, refs, req, producer, &names[0])
+}
+
+// appendRequest appends the transaction of a publish to *buf.
+func (s *Service) appendRequest(
+	buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, producer *txn.Producer, to *query.Target,
+) error {
 	timeMS, referred := now(), 0
 	if refs != nil {
 		referred = len(*refs)
 	}
 	var b txn.Builder
 	b.Begin(*buf, timeMS, producer)
-	if !names[0].Found {
+	if !to.Found {
 		b.Purge(txn.NoQueue, 0) // refused when applied, unless an earlier attempt was applied
 	} else {
-		if len(names[0].Forwards) == 0 { // forwards read the encoded messages
+		if len(to.Forwards) == 0 { // forwards read the encoded messages
 			b.Refer(refs)
 		}
-		appendPublish(&b, names[0].QueueID, timeMS, int64(names[0].Config.Delay), req.GetMessages())
-		s.appendForwards(&b, names[0].QueueID, names[0].Forwards)
+		appendPublish(&b, to.QueueID, timeMS, int64(to.Config.Delay), req.GetMessages())
+		s.appendForwards(&b, to.QueueID, to.Forwards)
 	}
 	encoded, err := b.Finish()
 	if err != nil {
 		if refs != nil {
 			*refs = (*refs)[:referred]
 		}
-		return nil, 0, fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
+		return fmt.Errorf("publish to %q: %w", req.GetQueue(), err)
 	}
 	*buf = encoded
-	return nil, wait, nil
+	return nil
 }
 
 // appendPublish adds a publish to a transaction. The delay of the queue applies to messages without a delivery

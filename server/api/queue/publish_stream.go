@@ -33,6 +33,7 @@ type streamCall struct {
 	weight      int64                         // weight of all requests of a batch; set only in its last request
 	done        chan replication.CommitResult // capacity 1: the applier must not block
 	span        *tracing.Span                 // nil if the request is not traced
+	missing     error                         // error if the request is refused in the log because its queue is missing
 }
 
 // end records the outcome of the request. It does not block.
@@ -82,6 +83,8 @@ type publishStream struct {
 	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted, because
 	// the client resends all of them, and they must commit in order.
 	broken atomic.Bool
+	// refused contains the errors of queues of other pairs. Only the reader uses it.
+	refused refusedQueues
 
 	submitMu   sync.Mutex // held while requests are submitted; guards the fields below
 	ended      bool       // no more requests are submitted
@@ -229,17 +232,17 @@ func (p *publishStream) accept(ctx context.Context, b *publishBatch, req *pb.Pub
 	buf := p.server.buffer()
 	defer p.server.release(buf)
 	b.reset()
-	split := p.prepare(ctx, b, buf, req)
+	last := p.prepare(ctx, b, buf, req)
 	for _, r := range req.GetMore() {
 		if len(r.GetMore()) > 0 {
 			return fmt.Errorf("%w: requests in `more` cannot contain `more`", apierror.ErrInvalid)
 		}
-		if split {
+		if last {
 			break // the later requests are not executed
 		}
-		split = p.prepare(ctx, b, buf, r)
+		last = p.prepare(ctx, b, buf, r)
 	}
-	if split {
+	if last {
 		defer p.broken.Store(true) // after the preceding requests were submitted
 	}
 	if len(b.items) == 0 {
@@ -320,11 +323,11 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 	return nil
 }
 
-// prepare creates the call for a request and encodes the transaction of the request. If split is true, the stream
-// must end, and the client must resend the request in parts.
+// prepare creates the call for a request and encodes the transaction of the request. If last is true, the stream must
+// end, and the client must resend the request, after apierror.ErrSplit in parts.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
-) (split bool) {
+) (last bool) {
 	publish := req.GetPublish()
 	call := &streamCall{
 		stream: p, correlation: req.GetCorrelation(), queue: publish.GetQueue(), producer: publish.GetProducer(),
@@ -338,20 +341,27 @@ func (p *publishStream) prepare(
 	if t := p.server.tracing; t != nil {
 		call.span = t.Publish(ctx, publish.GetQueue(), publish.GetMessages())
 	}
-	prior, wait, err := p.server.encodePublish(p.session, buf, &b.refs, publish, &p.caller)
-	b.wait = max(b.wait, wait)
+	if req.GetResumes() {
+		p.refused.resume(publish.GetQueue())
+	}
+	e, err := p.server.encodePublish(
+		p.session, buf, &b.refs, publish, &p.caller, p.refused.of(publish.GetQueue()))
+	b.wait, call.missing = max(b.wait, e.wait), e.missing
+	if full := p.refused.add(publish.GetQueue(), e.missing); full != nil {
+		e.prior, err, last = nil, full, true
+	}
 	switch {
 	case err != nil:
 		// Do not split a retry, because the first attempt may have been executed as a whole, with one outcome.
-		if split = publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err); split {
-			err = fmt.Errorf("%w: %w", apierror.ErrSplit, err)
+		if publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err) {
+			err, last = fmt.Errorf("%w: %w", apierror.ErrSplit, err), true
 		}
 		call.done <- replication.CommitResult{Err: err}
 		call.trace(nil, err)
-		return split
-	case prior != nil:
-		call.done <- replication.CommitResult{Result: &prior.Result}
-		call.trace(&prior.Result, nil)
+		return last
+	case e.prior != nil:
+		call.done <- replication.CommitResult{Result: &e.prior.Result}
+		call.trace(&e.prior.Result, nil)
 		return false
 	}
 	item := replication.Item{Done: call.end}
@@ -462,7 +472,7 @@ func (p *publishStream) response(call *streamCall) (*pb.PublishStreamResponse, e
 	}
 	resp, err := &pb.PublishStreamResponse{Correlation: call.correlation}, o.Err
 	if err == nil {
-		resp.Published, err = published(call.queue, call.producer, o.Result)
+		resp.Published, err = p.server.published(call.queue, call.producer, o.Result, call.missing)
 	}
 	if err != nil {
 		if apierror.ConcernsNode(err) {

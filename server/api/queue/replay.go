@@ -70,7 +70,7 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 		return fmt.Errorf("to: %w", err)
 	}
 	if r.to, err = r.service.find(name); err != nil {
-		return fmt.Errorf("to %q: %w", name, err)
+		return fmt.Errorf("to %q: %w", name, crossPair(err))
 	}
 	if r.to == r.key.Queue {
 		return fmt.Errorf("%w: %q is the source queue; specify another queue", apierror.ErrInvalid, name)

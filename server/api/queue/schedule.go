@@ -184,7 +184,10 @@ func (s *Schedules) put(ctx context.Context, in *pb.Schedule, producer *pb.Produ
 	if by == access.Anonymous {
 		by = ""
 	}
-	_, err := s.change(ctx, producer, in.GetName(), func(before storedSchedule) (operations, error) {
+	_, err := s.change(ctx, producer, in.GetName(), in.GetQueue(), func(before storedSchedule) (operations, error) {
+		if err := s.q.missingOf(in.GetQueue()); apierror.ConcernsOwner(err) {
+			return nil, err
+		}
 		at := time.Now().Truncate(time.Millisecond)
 		next := &pb.Schedule{
 			Name: in.GetName(), Queue: in.GetQueue(), Cron: in.GetCron(), Every: in.GetEvery(), TimeZone: in.GetTimeZone(),
@@ -226,7 +229,7 @@ func sameTimes(a, b *pb.Schedule) bool {
 }
 
 func (s *Schedules) validate(in *pb.Schedule) error {
-	if err := errors.Join(checkScheduleName(in.GetName()), txn.CheckName(in.GetQueue())); err != nil {
+	if err := errors.Join(checkScheduleName(in.GetName()), txn.CheckQueueName(in.GetQueue())); err != nil {
 		return err
 	}
 	m := in.GetMessage()
@@ -280,10 +283,10 @@ type operations func(*txn.Builder) error
 // scheduleChange returns the operations that change a schedule, or nil if no change is needed.
 type scheduleChange func(before storedSchedule) (operations, error)
 
-// change calls fn with the current state of a schedule and commits the operations that fn returns.
+// change calls fn with the current state of a schedule and commits the operations that fn returns. queue is the name of
+// the queue in the request, or empty.
 func (s *Schedules) change(
-	ctx context.Context, producer *pb.Producer, name string,
-	fn scheduleChange,
+	ctx context.Context, producer *pb.Producer, name, queue string, fn scheduleChange,
 ) (*txn.Result, error) {
 	if err := checkScheduleName(name); err != nil {
 		return nil, err
@@ -298,18 +301,21 @@ func (s *Schedules) change(
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	o, err := s.q.identify(producer)
+	o, err := s.q.identify(producer, queue)
 	if err != nil {
 		return nil, err
 	}
 	if o.prior != nil {
-		return &o.prior.Result, apierror.Refusal(&o.prior.Result, true)
+		return &o.prior.Result, s.q.refusal(&o.prior.Result, true, nil, o.queues...)
 	}
 	before, err := s.read(name)
 	if err != nil {
 		return nil, err
 	}
 	fill, err := fn(before)
+	if apierror.ConcernsOwner(err) && o.mustLog(err) {
+		fill, err = func(b *txn.Builder) error { b.Purge(txn.NoQueue, 0); return nil }, nil // is refused
+	}
 	if err != nil || fill == nil {
 		return nil, err
 	}
@@ -326,7 +332,7 @@ func (s *Schedules) change(
 	if err != nil {
 		return nil, err
 	}
-	return result, apierror.Refusal(result, o.producer != nil)
+	return result, s.q.refusal(result, o.producer != nil, o.absent)
 }
 
 // changeFound is like change, but the schedule must exist. It requires the manage right on the schedule's queue.
@@ -337,7 +343,7 @@ func (s *Schedules) changeFound(
 	if err := s.q.rules.Check(ctx, access.Manage, ""); err != nil { // on at least one queue
 		return nil, err
 	}
-	return s.change(ctx, producer, name, func(before storedSchedule) (operations, error) {
+	return s.change(ctx, producer, name, "", func(before storedSchedule) (operations, error) {
 		if before.version == 0 {
 			return nil, apierror.ErrNoSchedule
 		}
@@ -433,11 +439,12 @@ func (s *Schedules) run(ctx context.Context, req *pb.RunScheduleRequest) (*pb.Ru
 func (s *Schedules) encode(b *txn.Builder, st *storedSchedule, next *pb.Schedule, due time.Time) error {
 	m := message(st.Schedule, st.GetName()+"@"+due.UTC().Format(time.RFC3339Nano))
 	target := [1]query.Target{{Queue: st.GetQueue()}}
-	if _, err := query.Lookup(s.q.store, nil, false, target[:]); err != nil {
+	_, missing, err := s.q.resolve(nil, false, target[:])
+	if err != nil {
 		return err
 	}
-	if !target[0].Found {
-		return fmt.Errorf("%w: %q", txn.ErrQueueNotFound, st.GetQueue())
+	if missing != nil {
+		return named(crossPair(missing), st.GetQueue()) // the schedule exists only at this pair
 	}
 	sizeBytes := messageOverheadBytes + len(m.GetBody()) + protoconv.AttributesBytes(m)
 	if err := checkRoom(&target[0], 1, sizeBytes); err != nil {

@@ -44,7 +44,7 @@ func (s *Service) seekSubscription(
 	if err := checkPosition(req); err != nil {
 		return nil, err
 	}
-	o, err := s.identify(req.GetProducer())
+	o, err := s.identify(req.GetProducer(), req.GetQueue())
 	if err != nil {
 		return nil, err
 	}
@@ -54,7 +54,7 @@ func (s *Service) seekSubscription(
 		if err == nil {
 			sequence, err = s.seekPosition(ctx, key.Queue, req)
 		}
-		if err != nil && !o.missing(err) {
+		if err != nil && !o.mustLog(err) {
 			return nil, err
 		}
 	}

@@ -42,6 +42,7 @@ type Service struct {
 	tracing  *tracing.Tracer // nil without tracing
 	history  *history.Recorder
 	quotas   atomic.Pointer[quotas] // nil while there are no quotas
+	fleet    directory              // nil without a fleet
 
 	quotasMu sync.Mutex // held while quotas is changed
 	createMu sync.Mutex // held while a queue with a quota is created
@@ -108,10 +109,15 @@ type origin struct {
 	// this attempt is applied.
 	retry bool
 	prior *query.Prior // stored result; nil if the request was not executed before
+	// queues are the names of the queues in the request. absent is the error for those that do not exist at this pair, if
+	// the request is logged nevertheless.
+	queues []string
+	absent error
 }
 
-func (s *Service) identify(p *pb.Producer) (o origin, err error) {
-	o.retry = p.GetRetry()
+// identify returns the origin of a request. queues are the names of the queues in the request; empty names are ignored.
+func (s *Service) identify(p *pb.Producer, queues ...string) (o origin, err error) {
+	o.retry, o.queues = p.GetRetry(), queues
 	if o.producer, err = protoconv.Producer(p); err != nil || o.producer == nil {
 		return o, err
 	}
@@ -119,10 +125,15 @@ func (s *Service) identify(p *pb.Producer) (o origin, err error) {
 	return o, err
 }
 
-// missing reports whether a request must be logged although its queue or subscription does not exist. When such a
-// request is applied, it is refused permanently, unless an earlier attempt was executed.
-func (o *origin) missing(err error) bool {
-	return o.retry && (errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrSubscriptionNotFound))
+// mustLog reports whether a request must be logged although err means that its queue or subscription does not exist.
+// When such a request is applied, it is refused permanently, unless an earlier attempt was executed. If err concerns
+// the owner of a queue, it is the error of the refusal.
+func (o *origin) mustLog(err error) bool {
+	if !o.retry || !isMissing(err) && !errors.Is(err, txn.ErrSubscriptionNotFound) {
+		return false
+	}
+	o.absent = err
+	return true
 }
 
 // commit encodes one operation and commits it. If the request was executed before, commit returns the stored
@@ -134,7 +145,7 @@ func (s *Service) commit(
 		if err := s.checkSame(o.producer, o.prior, operation); err != nil {
 			return nil, err
 		}
-		return o.result(&o.prior.Result)
+		return s.resultOf(&o, &o.prior.Result)
 	}
 	buf := s.buffer()
 	defer s.release(buf)
@@ -150,13 +161,13 @@ func (s *Service) commit(
 	if err != nil {
 		return nil, err
 	}
-	return o.result(result)
+	return s.resultOf(&o, result)
 }
 
-// result returns a stored or new result. It returns an error if the request was refused, or if the result cannot
+// resultOf returns a stored or new result. It returns an error if the request was refused, or if the result cannot
 // belong to a request with one operation.
-func (o *origin) result(r *txn.Result) (*txn.Result, error) {
-	err := apierror.Refusal(r, o.producer != nil)
+func (s *Service) resultOf(o *origin, r *txn.Result) (*txn.Result, error) {
+	err := s.refusal(r, o.producer != nil, o.absent, o.queues...)
 	if err == nil && len(r.Ops) != 1 {
 		err = errOtherTransaction(&pb.Producer{Id: string(o.producer.ID), Sequence: o.producer.Sequence})
 	}
@@ -188,12 +199,12 @@ func withSubscription(err error, sub string) error {
 
 func (s *Service) lookup(name, sub string) (query.Target, error) {
 	names := [1]query.Target{{Queue: name, Subscription: sub}}
-	if err := txn.CheckName(name); err != nil {
+	if err := txn.CheckQueueName(name); err != nil {
 		return names[0], err
 	}
-	_, err := query.Lookup(s.store, nil, false, names[:])
-	if err == nil && !names[0].Found {
-		err = txn.ErrQueueNotFound
+	_, missing, err := s.resolve(nil, false, names[:])
+	if err == nil {
+		err = missing
 	}
 	return names[0], err
 }
@@ -209,12 +220,15 @@ func (s *Service) describeCreated(session *session.Session, name string, id uint
 }
 
 func (s *Service) describe(session *session.Session, name string) (*pb.Queue, error) {
-	if err := txn.CheckName(name); err != nil {
+	if err := txn.CheckQueueName(name); err != nil {
 		return nil, err
 	}
 	info, err := query.QueueByName(s.store, name)
 	if errors.Is(err, store.ErrNoQueue) {
-		return nil, fmt.Errorf("%w: %q", txn.ErrQueueNotFound, name)
+		if err = s.missingOf(name); err == nil {
+			err = txn.ErrQueueNotFound
+		}
+		return nil, named(err, name)
 	}
 	if err != nil {
 		return nil, err

@@ -41,14 +41,15 @@ func (s *Service) createSubscription(
 		return nil, err
 	}
 	options, optionsErr := s.subscriptionOptions(session, req.GetFilter(), req.GetRedelivery())
-	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
+	if optionsErr != nil && !isMissing(optionsErr) {
 		return nil, optionsErr
 	}
 	start, sequence, err := s.startPosition(ctx, session, req, req.GetProducer().GetRetry())
 	if err != nil {
 		return nil, err
 	}
-	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+	queues := []string{req.GetQueue(), req.GetRedelivery().GetDeadLetter()}
+	session, _, err = s.changeFound(ctx, req.GetProducer(), queues, func() (uint64, uint32, error) {
 		if optionsErr != nil { // named queues may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
@@ -81,8 +82,8 @@ func (s *Service) createSubscription(
 }
 
 // subscriptionOptions converts the options of a subscription. It rejects options that are invalid or that a node
-// of the pair does not support. If the dead-letter queue does not exist, it returns txn.ErrQueueNotFound together
-// with valid options that reference noSuchQueue.
+// of the pair does not support. If the dead-letter queue does not exist at this pair, it returns the error (isMissing)
+// together with valid options that reference noSuchQueue.
 func (s *Service) subscriptionOptions(
 	session *session.Session, filter string, policy *pb.RedeliveryPolicy,
 ) (o txn.SubscriptionOptions, err error) {
@@ -129,7 +130,7 @@ func (s *Service) alterSubscription(
 		return nil, err
 	}
 	options, optionsErr := s.subscriptionOptions(session, change.Options.Filter, req.GetRedelivery())
-	if optionsErr != nil && !errors.Is(optionsErr, txn.ErrQueueNotFound) {
+	if optionsErr != nil && !isMissing(optionsErr) {
 		return nil, optionsErr
 	}
 	// Fields outside the mask remain unchanged.
@@ -137,7 +138,8 @@ func (s *Service) alterSubscription(
 	options.Policy = txn.Config{}.With(options.Policy, options.Own)
 	change.Options = options
 	var altered uint64
-	session, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+	queues := []string{req.GetQueue(), req.GetRedelivery().GetDeadLetter()}
+	session, _, err = s.changeFound(ctx, req.GetProducer(), queues, func() (uint64, uint32, error) {
 		if optionsErr != nil { // named queues may have been deleted since an earlier attempt
 			return txn.NoQueue, txn.NoSub, optionsErr
 		}
@@ -188,7 +190,7 @@ func (s *Service) DeleteSubscription(
 		err = txn.CheckName(req.GetName())
 	}
 	if err == nil {
-		_, _, err = s.changeFound(ctx, req.GetProducer(), func() (uint64, uint32, error) {
+		_, _, err = s.changeFound(ctx, req.GetProducer(), []string{req.GetQueue()}, func() (uint64, uint32, error) {
 			return s.findSub(req.GetQueue(), req.GetName())
 		}, (*txn.Builder).DeleteSubscription)
 	}

@@ -91,6 +91,14 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.SiteService_CancelTakeover_FullMethodName: {Right: Operate, Site: true, Audited: true},
 	pb.SiteService_GetSiteDigests_FullMethodName: {Right: Operate, Site: true},
 
+	pb.FleetService_GetFleet_FullMethodName:            operates(false),
+	pb.FleetService_ListPlacements_FullMethodName:      operates(false),
+	pb.FleetService_PutPlacementRule_FullMethodName:    operates(true),
+	pb.FleetService_DeletePlacementRule_FullMethodName: operates(true),
+	pb.FleetService_SetPairState_FullMethodName:        operates(true),
+	pb.FleetService_RebuildDirectory_FullMethodName:    operates(true),
+	pb.FleetService_LeaveFleet_FullMethodName:          operates(true),
+
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),
 

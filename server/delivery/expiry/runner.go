@@ -44,6 +44,8 @@ type Options struct {
 	Consumers *dispatch.Registry
 	Log       *zap.Logger
 	More      []Task // additional tasks
+	// Deleted is called after the deletion of a temporary queue with an ownership epoch, if it is not nil.
+	Deleted func(queue string, epoch uint64)
 }
 
 // Runner runs the tasks of one term in which the node is active.

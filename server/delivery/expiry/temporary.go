@@ -23,6 +23,8 @@ type temporary struct {
 	queues    func() []query.TemporaryQueue
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)
 	commit    txn.Committer
+	epoch     func(id uint64) uint64
+	deleted   func(queue string, epoch uint64)
 	log       *zap.Logger
 	// used contains the time at which each queue was last observed with a consumer. The initial value is the time of
 	// the first check.
@@ -32,7 +34,11 @@ type temporary struct {
 func newTemporary(o Options) *temporary {
 	return &temporary{
 		queues:    func() []query.TemporaryQueue { return query.TemporaryQueues(o.Store) },
-		consumers: o.Consumers.Stats, commit: o.Primary, log: o.Log,
+		consumers: o.Consumers.Stats, commit: o.Primary, deleted: o.Deleted, log: o.Log,
+		epoch: func(id uint64) uint64 {
+			epoch, _ := query.OwnershipEpochOf(o.Store, id)
+			return epoch
+		},
 		used: make(map[uint64]time.Time),
 	}
 }
@@ -76,6 +82,10 @@ func (t *temporary) attached(q *query.TemporaryQueue) bool {
 
 // remove proposes the deletion of a queue. A consumer that attaches concurrently ends when the deletion is applied.
 func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
+	epoch := uint64(0)
+	if t.deleted != nil {
+		epoch = t.epoch(q.ID)
+	}
 	result, err := txn.Propose(ctx, t.commit, time.Now(), func(b *txn.Builder) { b.DeleteTemporary(q.ID, q.GraceMS) })
 	switch {
 	case errors.Is(err, txn.ErrQueueNotFound):
@@ -87,6 +97,9 @@ func (t *temporary) remove(ctx context.Context, q *query.TemporaryQueue) error {
 		return nil
 	case err != nil:
 		return fmt.Errorf("delete temporary queue %q: %w", q.Name, err)
+	}
+	if epoch > 0 {
+		t.deleted(q.Name, epoch)
 	}
 	t.log.Info("temporary queue without consumers deleted after its grace period", zap.String("queue", q.Name),
 		zap.Uint64("queue_id", q.ID), zap.Uint64("messages", result.Ops[0].Changed),

@@ -38,7 +38,7 @@ func TestEndWhileCommitsWait(t *testing.T) {
 		})
 		before := f.store.End().LSN
 		applied := f.store.Applied()
-		s := NewSession(f.primary, f.store, config.Default().Limits, nil, zap.NewNop())
+		s := NewSession(f.primary, f.store, Options{Limits: config.Default().Limits}, zap.NewNop())
 		s.Prepared.SetTimeout(time.Second)
 		var names []string
 		for _, task := range waitingTasks {

@@ -53,14 +53,21 @@ type Session struct {
 	reason error // set before ended is closed
 }
 
-// NewSession creates the session of a primary. If counters is not nil, deliveries are counted in it. The caller
-// must call End or Leave.
-func NewSession(
-	p *replication.Primary, s *store.Store, l config.Limits, counters *dispatch.Counters, logger *zap.Logger,
-) *Session {
+// Options configures NewSession.
+type Options struct {
+	Limits config.Limits
+	// Counters counts deliveries, if it is not nil.
+	Counters *dispatch.Counters
+	// Deleted is called after the deletion of a temporary queue of a pair in a fleet, with its ownership epoch, if it is
+	// not nil. It must not block.
+	Deleted func(queue string, epoch uint64)
+}
+
+// NewSession creates the session of a primary. The caller must call End or Leave.
+func NewSession(p *replication.Primary, s *store.Store, o Options, logger *zap.Logger) *Session {
 	load := newPressure(p.CommitLSN)
-	limits := deliveryLimits(l)
-	limits.Busy, limits.Counters = load.Busy, counters
+	limits := deliveryLimits(o.Limits)
+	limits.Busy, limits.Counters = load.Busy, o.Counters
 	session := &Session{
 		Primary: p, ended: make(chan struct{}), store: s,
 		Consumers: dispatch.NewRegistry(storeSource{s}, settler{p, s, load}, limits, logger),
@@ -69,6 +76,7 @@ func NewSession(
 	session.Prepared = twophase.New(s, p, session.Consumers, logger)
 	session.expiry = expiry.New(expiry.Options{
 		Store: s, Primary: p, Consumers: session.Consumers, Log: logger, More: []expiry.Task{session.Prepared},
+		Deleted: o.Deleted,
 	})
 	return session
 }

@@ -119,6 +119,7 @@ func TestEachKindHasARule(t *testing.T) {
 		return string(raw)
 	}
 	rules := read("rules.go") + read("rules_work.go") + read("failover.go") + read("rules_site.go") +
+		read("rules_fleet.go") +
 		read("../../../failover/coordinator.go")
 	names := regexp.MustCompile(`(?m)^\t(\w+)\s+Kind = "(.+)"$`).FindAllStringSubmatch(read("kinds.go"), -1)
 	require.Len(t, names, len(conditions.All()))

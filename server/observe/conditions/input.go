@@ -52,7 +52,8 @@ type Input struct {
 
 	FailedSchedules []FailedSchedule
 
-	Site *Site // nil if the pair has no sites
+	Site  *Site  // nil if the pair has no sites
+	Fleet *Fleet // nil if the pair belongs to no fleet
 
 	// CacheOnly reports whether the filesystem cannot bypass the page cache.
 	CacheOnly                 bool

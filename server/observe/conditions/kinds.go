@@ -70,4 +70,9 @@ const (
 	SiteStopped         Kind = "site-stopped"
 	SupersededBySite    Kind = "superseded-by-site"
 	TwoPrimaries        Kind = "two-primaries"
+
+	FleetDirectoryUnavailable Kind = "fleet-directory-unavailable"
+	FleetDirectoryLost        Kind = "fleet-directory-lost"
+	FleetConflict             Kind = "fleet-conflict"
+	FleetMismatch             Kind = "fleet-mismatch"
 )

@@ -45,6 +45,7 @@ func (r *Rules) Reports(in *Input) []Report {
 	f.work(in)
 	r.maintenance(&f, in)
 	r.site(&f, in.Site)
+	f.fleet(in.Fleet)
 	f.machine(in)
 	f.secrets(in)
 	if o := in.Other; o != nil && !in.Config.Alone() {

@@ -15,7 +15,7 @@ const settle = 2 * time.Second
 // All returns the definitions of all kinds, in the order of docs/how-to/respond-to-conditions.md.
 func All() []Definition {
 	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofSites(),
-		ofJobs(), ofTheDisk(), ofTheContent(), ofTheMachine())
+		ofFleets(), ofJobs(), ofTheDisk(), ofTheContent(), ofTheMachine())
 }
 
 var table = func() map[Kind]*Definition { //nolint:gochecknoglobals // a constant
@@ -309,6 +309,39 @@ func ofSites() []Definition {
 				"sites. Messages that one of them accepts are missing at the other.",
 			Action: "Select the primary. Stop the clients of the other pair, and make it a replica with `lockstep site " +
 				"demote`. While a replica is set up, the condition ends with that command.",
+		},
+	}
+}
+
+func ofFleets() []Definition {
+	return []Definition{
+		{
+			Kind: FleetDirectoryUnavailable, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
+			Cause: "The etcd of the fleet does not respond to this node. All queues of the pair remain available, but no " +
+				"queue can be created, and the owners of new queues of other pairs are unknown.",
+			Action: "Check that the etcd endpoints in `fleet.endpoints` or `coordinator.etcd.endpoints` are reachable, and " +
+				"that user, password and certificates are valid. The details contain the error.",
+		},
+		{
+			Kind: FleetDirectoryLost, Severity: Critical, Scope: OfPair, After: settle,
+			Cause: "The directory of the fleet was lost, restored from an older copy, or contains malformed values, or it " +
+				"lacks this pair. No queue can be created.",
+			Action: "Check that the nodes use the correct etcd and `fleet.prefix`. Then run `lockstep fleet rebuild`, which " +
+				"writes the directory from the logs of all pairs.",
+		},
+		{
+			Kind: FleetConflict, Severity: Critical, Scope: OfPair,
+			Cause: "The directory of the fleet assigns queues of this pair to other pairs, or another pair has its name. " +
+				"Clients may use the queues of either pair.",
+			Action: "The details contain the names. Set another name in `fleet.pair`, or delete the queue at the pair that " +
+				"must not have it.",
+		},
+		{
+			Kind: FleetMismatch, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
+			Cause: "`fleet.pair` of this node differs from the membership in the log of the pair. No queue can be created " +
+				"on this node.",
+			Action: "Set `fleet.pair` of both nodes to the name in the details, and restart them. To remove the pair from " +
+				"the fleet, run `lockstep fleet leave` first.",
 		},
 	}
 }

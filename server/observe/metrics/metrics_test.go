@@ -128,6 +128,19 @@ func TestSiteMetrics(t *testing.T) {
 	require.Len(t, samples(), 5, "a primary exports role and epoch, without progress")
 }
 
+// A pair of a fleet exports the state of its copy of the directory. Other pairs export no metrics of a fleet.
+func TestFleetMetrics(t *testing.T) {
+	src := &nodestatus.Node{}
+	get := serve(t, src)
+	_, body := get("/metrics")
+	require.NotContains(t, body, "lockstep_fleet_")
+	src.Fleet = &conditions.Fleet{Pair: "a", Current: true, Pairs: 2, Queues: 7}
+	_, body = get("/metrics")
+	for _, line := range []string{"pairs 2", "queues 7", "directory_current 1"} {
+		require.Contains(t, body, "lockstep_fleet_"+line+"\n")
+	}
+}
+
 // A certificate file that is used for several purposes is exported once for each set of labels.
 func TestSharedCertificateFile(t *testing.T) {
 	ca := conditions.Certificate{Use: "node", File: "/ca.pem", CA: true, Ends: time.Unix(2_000_000_000, 0)}

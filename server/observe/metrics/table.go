@@ -40,6 +40,7 @@ const (
 	whenTLS     = "with TLS"
 	whenSites   = "with `site.name`, or in a group of sites"
 	whenReplica = "on the active node of a replica site"
+	whenFleet   = "with `fleet.pair`"
 	whenHeard   = whenReplica + ", after its first connection"
 )
 
@@ -80,8 +81,8 @@ func All() []Metric {
 func families() []family {
 	var out []family
 	for _, part := range [][]family{
-		pairFamilies(), standbyFamilies(), followerFamilies(), siteFamilies(), messageFamilies(), queueFamilies(),
-		storeFamilies(), diskFamilies(), corruptionFamilies(),
+		pairFamilies(), standbyFamilies(), followerFamilies(), siteFamilies(), fleetFamilies(), messageFamilies(),
+		queueFamilies(), storeFamilies(), diskFamilies(), corruptionFamilies(),
 		workFamilies(), processFamilies(),
 	} {
 		for i := range part {

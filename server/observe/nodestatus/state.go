@@ -40,6 +40,8 @@ type Node struct {
 	Activity         Activity
 	// Site is the role of the pair in a group of two sites. It is nil if the pair has no sites.
 	Site *conditions.Site
+	// Fleet is the membership of the pair in a fleet. It is nil if the pair belongs to no fleet.
+	Fleet *conditions.Fleet
 	// Console is the address of the node's console. It is empty without a console.
 	Console string
 }

@@ -141,7 +141,7 @@ class Entry:
 class Request:
     """The unit of sending and retrying."""
 
-    __slots__ = ("bytes", "count", "entries", "lane", "last", "queue", "repeated", "sent", "sequence")
+    __slots__ = ("bytes", "count", "entries", "lane", "last", "queue", "repeated", "resumes", "sent", "sequence")
 
     def __init__(self, sequence: int, lane: Lane) -> None:
         self.sequence = sequence  # producer sequence, also the correlation ID
@@ -152,6 +152,7 @@ class Request:
         self.sent = False  # under its current identity
         self.repeated = False  # sent more than once
         self.last = False  # last request of its frame
+        self.resumes = False  # first request for the queue after a refusal
 
 
 class Pipeline:
@@ -174,6 +175,7 @@ class Pipeline:
         self._greeted = False  # the current stream delivered a response
         self._bundles = False  # the node accepts several requests per frame
         self._single: dict[str, int] = {}  # publishes to be sent one by one, by queue
+        self._resumed: set[str] = set()  # queues with pending publishes that were refused before
         self._wake = asyncio.Event()
         self._streams = Streams(pair.locator)
         self._task = asyncio.create_task(self._run())
@@ -184,6 +186,10 @@ class Pipeline:
         self._pending_messages += entry.count
         self._pending_bytes += entry.bytes
         self._wake.set()
+
+    def resume(self, queue: str) -> None:
+        """Mark the next request for a queue: all earlier requests for the queue are answered."""
+        self._resumed.add(queue)
 
     def withdraw(self, entry: Entry) -> None:
         """Remove a publish that is not yet in a request."""
@@ -262,7 +268,10 @@ class Pipeline:
 
     def _encode(self, r: Request) -> _wire.Request:
         pieces = [piece for e in r.entries for piece in e.pieces]
-        return _wire.Request(r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1)
+        resumes = r.resumes and not r.repeated
+        return _wire.Request(
+            r.queue, pieces, self._id, self._epoch, r.sequence, r.repeated, len(r.entries) > 1, resumes
+        )
 
     def _next_request(self, count: int, size: int) -> Request | None:
         """Return the next request for a frame that already contains the given number of messages and bytes, or None."""
@@ -309,6 +318,9 @@ class Pipeline:
             count, size = count + e.count, size + e.bytes
         r.entries, r.count, r.bytes = entries, count, size
         r.sent = True
+        if queue in self._resumed:
+            self._resumed.remove(queue)
+            r.resumes = True
         self._pending_messages -= count
         self._pending_bytes -= size
         self._in_flight.append(r)
@@ -364,7 +376,9 @@ class Pipeline:
         """
         if f.not_owner is not None:
             return True
-        return f.reason == "DIRECTORY_UNAVAILABLE" and bool(self._in_flight) and not self._in_flight[0].repeated
+        if f.reason != "DIRECTORY_UNAVAILABLE":
+            return False
+        return f.settled or (bool(self._in_flight) and not self._in_flight[0].repeated)
 
     def _complete(self, r: Request, done: queue_pb2.PublishResponse, address: str) -> None:
         sequence, lsn, end = done.first_sequence, done.lsn, 0

@@ -62,19 +62,22 @@ class QueueCalls:
         topic: bool = False,
         if_not_exists: bool = False,
         explicit: Iterable[str] = (),
+        placement_group: str = "",
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
         """Create a queue.
 
         Args:
-            name: Name of the queue: 1 to 255 characters of [A-Za-z0-9._/-], beginning with a letter or digit.
+            name: Name of the queue: 1 to 255 characters of [A-Za-z0-9._/{}-], beginning with a letter or digit.
             config: Options that are set on the queue itself.
             subscriptions: Names of the initial subscriptions; by default one, "default".
             topic: Create the queue without subscriptions: messages are stored only for subscriptions that are created
                 later.
             if_not_exists: Return an existing queue unchanged, instead of raising AlreadyExists.
             explicit: Names of options that are set to 0 on the queue itself, so that no policy applies to them.
+            placement_group: In a fleet, the queue is created at the pair of the other queues of this group, or else of
+                the queue with this name. By default, the text between the first { and the next } in the name, if any.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
@@ -85,6 +88,7 @@ class QueueCalls:
             topic=topic,
             if_not_exists=if_not_exists,
             explicit_fields=list(explicit),
+            placement_group=placement_group,
         )
         response = await self._change(
             f"create queue {name}", "CreateQueue", asked, queue_pb2.CreateQueueResponse, request, timeout

@@ -15,6 +15,7 @@ _REQUEST_CORRELATION = 1 << 3 | _NUMBER
 _REQUEST_PUBLISH = 2 << 3 | _BYTES
 _REQUEST_MORE = 3 << 3 | _BYTES
 _REQUEST_TAKES_MORE = 4 << 3 | _NUMBER
+_REQUEST_RESUMES = 5 << 3 | _NUMBER
 _PUBLISH_QUEUE = 1 << 3 | _BYTES
 _PUBLISH_MESSAGES = 2 << 3 | _BYTES
 _PUBLISH_PRODUCER = 3 << 3 | _BYTES
@@ -26,6 +27,7 @@ _PRODUCER_RETRY = 4 << 3 | _NUMBER
 _MESSAGE_BODY = 1 << 3 | _BYTES
 
 _TAKES_MORE = bytes((_REQUEST_TAKES_MORE, 1))
+_RESUMES = bytes((_REQUEST_RESUMES, 1))
 _RETRY = bytes((_PRODUCER_RETRY, 1))
 _SPLITS = bytes((_PUBLISH_SPLITS, 1))
 
@@ -80,6 +82,7 @@ class Request:
         sequence: int,
         retry: bool,
         splits: bool = False,
+        resumes: bool = False,
     ) -> None:
         who = _field(_PRODUCER_ID, producer.encode()) + _number(_PRODUCER_EPOCH, epoch)
         who = _field(_PUBLISH_PRODUCER, who + _number(_PRODUCER_SEQUENCE, sequence) + (_RETRY if retry else b""))
@@ -87,8 +90,9 @@ class Request:
         size = sum(map(len, self.pieces))
         head = _number(_REQUEST_CORRELATION, sequence) + bytes((_REQUEST_PUBLISH,)) + varint(size)
         self.pieces[0] = head
-        self.pieces.append(_TAKES_MORE)
-        self.size = len(head) + size + len(_TAKES_MORE)
+        end = _TAKES_MORE + _RESUMES if resumes else _TAKES_MORE
+        self.pieces.append(end)
+        self.size = len(head) + size + len(end)
 
 
 def bundle(requests: list[Request]) -> bytes:

@@ -254,7 +254,10 @@ class Client:
         answers = f"request/{uuid.uuid4()}"
         correlation = asked.correlation_id or str(uuid.uuid4())
         asked = replace(asked, reply_to=answers, correlation_id=correlation)
-        await self.admin.create_queue(answers, QueueConfig(temporary_grace=_REPLY_GRACE), timeout=timeout)
+        # At the pair of the request queue, so that reply can commit one transaction.
+        await self.admin.create_queue(
+            answers, QueueConfig(temporary_grace=_REPLY_GRACE), placement_group=queue, timeout=timeout
+        )
         try:
             consumer = await self.consume(answers, timeout=timeout)
             try:

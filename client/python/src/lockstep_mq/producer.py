@@ -295,6 +295,8 @@ class Producer:
             self._fail(entries, lane.error)
             return
         lane.at = self._pipeline(lane.to)
+        if entries:
+            lane.at.resume(lane.queue)
         for e in entries:
             lane.at.push(e)
 

@@ -67,7 +67,7 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 		return err
 	}
 	if s.Pair == nil {
-		return printSite(env, "\n", s.Site)
+		return printGroups(env, "\n", s)
 	}
 	reachable := "reachable"
 	if !s.Pair.CoordinatorReachable {
@@ -76,7 +76,7 @@ func printStatus(env *cli.Env, s pairstatus.Status) error {
 	err := env.Print.Sentence("\npair %s: term %d, config %d, in sync: %s; coordinator %s is %s",
 		s.Pair.PairID, s.Pair.Term, s.Pair.Config, strings.Join(s.Pair.InSync, " and "), s.Pair.Coordinator, reachable)
 	if err == nil {
-		err = printSite(env, "", s.Site)
+		err = printGroups(env, "", s)
 	}
 	if err == nil && s.Pair.Paused != "" {
 		err = env.Print.Sentence("PAUSED %s; automatic failover is disabled until lockstep resume", s.Pair.Paused)
@@ -104,12 +104,18 @@ func printChanges(env *cli.Env, s pairstatus.Status) error {
 	return env.Print.Sentence("failback to the preferred node in %s", left)
 }
 
-// printSite prints the role of the pair among two sites.
-func printSite(env *cli.Env, before string, s *pairstatus.Site) error {
-	if s == nil {
-		return nil
+// printGroups prints the role of the pair among two sites, and its membership in a fleet.
+func printGroups(env *cli.Env, before string, s pairstatus.Status) error {
+	if s.Site != nil {
+		if err := env.Print.Sentence("%s%s", before, s.Site); err != nil {
+			return err
+		}
+		before = ""
 	}
-	return env.Print.Sentence("%s%s", before, s)
+	if s.Fleet != nil {
+		return env.Print.Sentence("%s%s", before, s.Fleet)
+	}
+	return nil
 }
 
 func printConditions(env *cli.Env, all []pairstatus.Condition) error {

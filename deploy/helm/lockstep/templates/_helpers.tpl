@@ -92,6 +92,11 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if eq .Values.tls.mode "none" }}HTTP{{ else }}HTTPS{{ end -}}
 {{- end -}}
 
+{{/* Not empty if the nodes use etcd: for the cluster record or for a fleet. */}}
+{{- define "lockstep.etcd" -}}
+{{- if or (eq .Values.coordinator.type "etcd") .Values.fleet.pair }}true{{ end -}}
+{{- end -}}
+
 {{/* node.yaml: the operator's settings, overridden by the chart's own. */}}
 {{- define "lockstep.config" -}}
 {{- $tls := ne .Values.tls.mode "none" -}}
@@ -122,11 +127,16 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- $raft := dict "listen" "0.0.0.0:7430" "voters" (splitList "," (include "lockstep.voters" .)) -}}
 {{- if $tls }}{{ $_ := set $raft "tls" (dict "cert" "/tls/tls.crt" "key" "/tls/tls.key" "ca" "/tls/ca.crt") }}{{ end -}}
 {{- $_ := set $own "coordinator" (dict "type" "raft" "raft" $raft) -}}
-{{- else -}}
+{{- end -}}
+{{- if include "lockstep.etcd" . -}}
 {{- $etcd := .Values.coordinator.etcd -}}
+{{- $e := dict -}}
+{{- if eq .Values.coordinator.type "etcd" -}}
 {{- if not $etcd.endpoints }}{{ fail "coordinator.etcd.endpoints: at least one is required, such as [etcd-0.etcd:2379]" }}{{ end -}}
 {{- $prefix := default (printf "/lockstep/%s/%s/" .Release.Namespace (include "lockstep.fullname" .)) $etcd.prefix -}}
-{{- $e := dict "endpoints" $etcd.endpoints "prefix" $prefix -}}
+{{- $e = dict "endpoints" $etcd.endpoints "prefix" $prefix -}}
+{{- $_ := set $own "coordinator" (dict "type" "etcd") -}}
+{{- end -}}
 {{- with $etcd.username }}{{ $_ := set $e "username" . }}{{ end -}}
 {{- with $etcd.passwordSecret }}{{ $_ := set $e "password-file" "/secrets/etcd-password/password" }}{{ end -}}
 {{- if $etcd.tlsSecret -}}
@@ -134,7 +144,17 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if $etcd.tlsClientCertificate }}{{ $_ := set $t "cert" "/secrets/etcd-tls/tls.crt" }}{{ $_ := set $t "key" "/secrets/etcd-tls/tls.key" }}{{ end -}}
 {{- $_ := set $e "tls" $t -}}
 {{- end -}}
-{{- $_ := set $own "coordinator" (dict "type" "etcd" "etcd" $e) -}}
+{{- if $e }}{{ $_ := set $own.coordinator "etcd" $e }}{{ end -}}
+{{- end -}}
+{{- if .Values.fleet.pair -}}
+{{- $fleet := dict "pair" .Values.fleet.pair -}}
+{{- with .Values.fleet.prefix }}{{ $_ := set $fleet "prefix" . }}{{ end -}}
+{{- with .Values.fleet.endpoints }}{{ $_ := set $fleet "endpoints" . }}{{ end -}}
+{{- if and (eq .Values.coordinator.type "witness") (not .Values.fleet.endpoints) }}{{ fail "fleet.endpoints: required with coordinator.type witness, such as [etcd-0.etcd:2379]" }}{{ end -}}
+{{- $labels := list -}}
+{{- range $key, $value := .Values.fleet.labels }}{{ $labels = append $labels (printf "%s=%s" $key $value) }}{{ end -}}
+{{- if $labels }}{{ $_ := set $fleet "labels" $labels }}{{ end -}}
+{{- $_ := set $own "fleet" $fleet -}}
 {{- end -}}
 {{- mergeOverwrite (deepCopy .Values.config) $own | toYaml -}}
 {{- end -}}
@@ -156,7 +176,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.metrics.tokenSecret }}
 - {name: metrics-token, mountPath: /secrets/metrics, readOnly: true}
 {{- end }}
-{{- if eq .Values.coordinator.type "etcd" }}
+{{- if include "lockstep.etcd" . }}
 {{- if .Values.coordinator.etcd.passwordSecret }}
 - {name: etcd-password, mountPath: /secrets/etcd-password, readOnly: true}
 {{- end }}
@@ -187,7 +207,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 - name: metrics-token
   secret: {secretName: {{ . }}, defaultMode: 0440}
 {{- end }}
-{{- if eq .Values.coordinator.type "etcd" }}
+{{- if include "lockstep.etcd" . }}
 {{- with .Values.coordinator.etcd.passwordSecret }}
 - name: etcd-password
   secret: {secretName: {{ . }}, defaultMode: 0440}

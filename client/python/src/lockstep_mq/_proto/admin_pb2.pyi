@@ -216,7 +216,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console", "site")
+    __slots__ = ("node", "role", "reason", "pair", "store", "standby", "version", "started_at", "maintenance", "plan", "damage", "alarms", "conditions", "now", "disk_low_watermark", "certificates", "activity", "console", "site", "fleet")
     NODE_FIELD_NUMBER: _ClassVar[int]
     ROLE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -236,6 +236,7 @@ class GetStatusResponse(_message.Message):
     ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     CONSOLE_FIELD_NUMBER: _ClassVar[int]
     SITE_FIELD_NUMBER: _ClassVar[int]
+    FLEET_FIELD_NUMBER: _ClassVar[int]
     node: NodeStatus
     role: Role
     reason: str
@@ -255,7 +256,20 @@ class GetStatusResponse(_message.Message):
     activity: Activity
     console: str
     site: SiteInfo
-    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ..., site: _Optional[_Union[SiteInfo, _Mapping]] = ...) -> None: ...
+    fleet: FleetStatus
+    def __init__(self, node: _Optional[_Union[NodeStatus, _Mapping]] = ..., role: _Optional[_Union[Role, str]] = ..., reason: _Optional[str] = ..., pair: _Optional[_Union[PairStatus, _Mapping]] = ..., store: _Optional[_Union[StoreStatus, _Mapping]] = ..., standby: _Optional[_Union[StandbyStatus, _Mapping]] = ..., version: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., maintenance: _Optional[_Union[_maintenance_pb2.MaintenanceActivity, _Mapping]] = ..., plan: _Optional[_Union[_maintenance_pb2.Plan, _Mapping]] = ..., damage: _Optional[_Union[DamageStatus, _Mapping]] = ..., alarms: _Optional[_Iterable[_Union[Alarm, _Mapping]]] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., disk_low_watermark: _Optional[int] = ..., certificates: _Optional[_Iterable[_Union[CertificateStatus, _Mapping]]] = ..., activity: _Optional[_Union[Activity, _Mapping]] = ..., console: _Optional[str] = ..., site: _Optional[_Union[SiteInfo, _Mapping]] = ..., fleet: _Optional[_Union[FleetStatus, _Mapping]] = ...) -> None: ...
+
+class FleetStatus(_message.Message):
+    __slots__ = ("pair", "fleet_id", "directory_current", "problem")
+    PAIR_FIELD_NUMBER: _ClassVar[int]
+    FLEET_ID_FIELD_NUMBER: _ClassVar[int]
+    DIRECTORY_CURRENT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    pair: str
+    fleet_id: str
+    directory_current: bool
+    problem: str
+    def __init__(self, pair: _Optional[str] = ..., fleet_id: _Optional[str] = ..., directory_current: bool = ..., problem: _Optional[str] = ...) -> None: ...
 
 class SiteInfo(_message.Message):
     __slots__ = ("name", "role", "lineage", "epoch", "remote_addresses", "lossy_epoch")

@@ -161,6 +161,7 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_NOT_OWNER: _ClassVar[ErrorReason]
     ERROR_REASON_CROSS_PAIR: _ClassVar[ErrorReason]
     ERROR_REASON_DIRECTORY_UNAVAILABLE: _ClassVar[ErrorReason]
+    ERROR_REASON_FLEET_STATE: _ClassVar[ErrorReason]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_RETRY: ErrorKind
 ERROR_KIND_QUEUE_NOT_FOUND: ErrorKind
@@ -310,6 +311,7 @@ ERROR_REASON_SITE_NOT_COMPARED: ErrorReason
 ERROR_REASON_NOT_OWNER: ErrorReason
 ERROR_REASON_CROSS_PAIR: ErrorReason
 ERROR_REASON_DIRECTORY_UNAVAILABLE: ErrorReason
+ERROR_REASON_FLEET_STATE: ErrorReason
 REASON_FIELD_NUMBER: _ClassVar[int]
 reason: _descriptor.FieldDescriptor
 

@@ -37,7 +37,7 @@ QUEUE_ORDER_ACKNOWLEDGED: QueueOrder
 QUEUE_ORDER_CONSUMERS: QueueOrder
 
 class CreateQueueRequest(_message.Message):
-    __slots__ = ("name", "config", "subscriptions", "topic", "if_not_exists", "producer", "explicit_fields")
+    __slots__ = ("name", "config", "subscriptions", "topic", "if_not_exists", "producer", "explicit_fields", "placement_group")
     NAME_FIELD_NUMBER: _ClassVar[int]
     CONFIG_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
@@ -45,6 +45,7 @@ class CreateQueueRequest(_message.Message):
     IF_NOT_EXISTS_FIELD_NUMBER: _ClassVar[int]
     PRODUCER_FIELD_NUMBER: _ClassVar[int]
     EXPLICIT_FIELDS_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_GROUP_FIELD_NUMBER: _ClassVar[int]
     name: str
     config: _types_pb2.QueueConfig
     subscriptions: _containers.RepeatedScalarFieldContainer[str]
@@ -52,7 +53,8 @@ class CreateQueueRequest(_message.Message):
     if_not_exists: bool
     producer: _types_pb2.Producer
     explicit_fields: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[_types_pb2.QueueConfig, _Mapping]] = ..., subscriptions: _Optional[_Iterable[str]] = ..., topic: bool = ..., if_not_exists: bool = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., explicit_fields: _Optional[_Iterable[str]] = ...) -> None: ...
+    placement_group: str
+    def __init__(self, name: _Optional[str] = ..., config: _Optional[_Union[_types_pb2.QueueConfig, _Mapping]] = ..., subscriptions: _Optional[_Iterable[str]] = ..., topic: bool = ..., if_not_exists: bool = ..., producer: _Optional[_Union[_types_pb2.Producer, _Mapping]] = ..., explicit_fields: _Optional[_Iterable[str]] = ..., placement_group: _Optional[str] = ...) -> None: ...
 
 class CreateQueueResponse(_message.Message):
     __slots__ = ("queue", "created")
@@ -259,16 +261,18 @@ class DuplicateMessage(_message.Message):
     def __init__(self, index: _Optional[int] = ..., sequence: _Optional[int] = ...) -> None: ...
 
 class PublishStreamRequest(_message.Message):
-    __slots__ = ("correlation", "publish", "more", "accepts_more")
+    __slots__ = ("correlation", "publish", "more", "accepts_more", "resumes")
     CORRELATION_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     ACCEPTS_MORE_FIELD_NUMBER: _ClassVar[int]
+    RESUMES_FIELD_NUMBER: _ClassVar[int]
     correlation: int
     publish: PublishRequest
     more: _containers.RepeatedCompositeFieldContainer[PublishStreamRequest]
     accepts_more: bool
-    def __init__(self, correlation: _Optional[int] = ..., publish: _Optional[_Union[PublishRequest, _Mapping]] = ..., more: _Optional[_Iterable[_Union[PublishStreamRequest, _Mapping]]] = ..., accepts_more: bool = ...) -> None: ...
+    resumes: bool
+    def __init__(self, correlation: _Optional[int] = ..., publish: _Optional[_Union[PublishRequest, _Mapping]] = ..., more: _Optional[_Iterable[_Union[PublishStreamRequest, _Mapping]]] = ..., accepts_more: bool = ..., resumes: bool = ...) -> None: ...
 
 class PublishStreamResponse(_message.Message):
     __slots__ = ("correlation", "published", "error", "more", "accepts_more")

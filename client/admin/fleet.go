@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admin
+
+import (
+	"context"
+	"iter"
+
+	"google.golang.org/grpc"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func (n *Node) fleet() pb.FleetServiceClient { return pb.NewFleetServiceClient(n.node.Conn()) }
+
+// Fleet returns the node's copy of the directory of its fleet: state, pairs and placement rules. Errors:
+// [client.ErrRefused] if the pair belongs to no fleet.
+func (n *Node) Fleet(ctx context.Context) (*pb.GetFleetResponse, error) {
+	var resp *pb.GetFleetResponse
+	err := n.once(ctx, "fleet", func(cc *grpc.ClientConn) (err error) {
+		resp, err = pb.NewFleetServiceClient(cc).GetFleet(ctx, &pb.GetFleetRequest{})
+		return err
+	})
+	return resp, err
+}
+
+// PlacementOptions selects queues of a fleet.
+type PlacementOptions struct {
+	// Pair is the name of the pair with the queues; if empty, all pairs.
+	Pair string
+	// Pattern is a pattern of queue names, with the wildcards * and ?; if empty, all queues.
+	Pattern string
+}
+
+// Placements returns an iterator over the queues of the fleet in the node's copy of the directory, sorted by name. The
+// iteration ends after the first error. Errors: [client.ErrInvalid]; [client.ErrRefused] if the pair belongs to no
+// fleet; [client.ErrUnavailable] if the node has no copy.
+func (n *Node) Placements(ctx context.Context, o PlacementOptions) iter.Seq2[*pb.Placement, error] {
+	return func(yield func(*pb.Placement, error) bool) {
+		after := ""
+		for {
+			resp, err := n.fleet().ListPlacements(ctx, &pb.ListPlacementsRequest{
+				After: after, Pair: o.Pair, Pattern: o.Pattern,
+			})
+			if err != nil {
+				yield(nil, n.fail(ctx, "list placements", err))
+				return
+			}
+			for _, p := range resp.GetPlacements() {
+				if !yield(p, nil) {
+					return
+				}
+			}
+			if after = resp.GetNextAfter(); after == "" {
+				return
+			}
+		}
+	}
+}
+
+// PutPlacementRule writes the placement rule of a pattern of queue names. It has no effect on existing queues. It is
+// idempotent. Errors: [client.ErrInvalid]; [client.ErrRefused] if the pair belongs to no fleet;
+// [client.ErrUnavailable] if etcd does not respond, or the directory is lost.
+func (n *Node) PutPlacementRule(ctx context.Context, rule *pb.PlacementRule) error {
+	_, err := n.fleet().PutPlacementRule(ctx, &pb.PutPlacementRuleRequest{Rule: rule})
+	return n.fail(ctx, "put placement rule", err)
+}
+
+// DeletePlacementRule deletes the placement rule of a pattern, if it exists. Errors: as [Node.PutPlacementRule].
+func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
+	_, err := n.fleet().DeletePlacementRule(ctx, &pb.DeletePlacementRuleRequest{Pattern: pattern})
+	return n.fail(ctx, "delete placement rule", err)
+}
+
+// SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors:
+// [client.ErrRefused] if the pair is not registered; otherwise as [Node.PutPlacementRule].
+func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState) error {
+	_, err := n.fleet().SetPairState(ctx, &pb.SetPairStateRequest{Pair: pair, State: state})
+	return n.fail(ctx, "set the state of pair "+pair, err)
+}
+
+// RebuildDirectory writes the part of this node's pair of a lost or restored directory. pairs contains the names of all
+// pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors: [client.ErrInvalid];
+// [client.ErrRefused] if the pair has not joined a fleet; [client.ErrUnavailable] if etcd does not respond, or the
+// directory belongs to another fleet.
+func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.RebuildDirectoryResponse, error) {
+	resp, err := n.fleet().RebuildDirectory(ctx, &pb.RebuildDirectoryRequest{Pairs: pairs})
+	return resp, n.fail(ctx, "rebuild the directory", err)
+}
+
+// LeaveFleet removes this node's pair from its fleet. The node must be the active of its pair. Errors:
+// [client.ErrRefused] if the pair has queues and is not the last pair; [client.ErrUnavailable] if etcd does not
+// respond; [client.ErrOutcomeUnknown].
+func (n *Node) LeaveFleet(ctx context.Context) error {
+	if _, err := n.fleet().LeaveFleet(ctx, &pb.LeaveFleetRequest{}); err != nil {
+		return wrap("leave the fleet", n.node.OnceError(ctx, err))
+	}
+	return nil
+}
