@@ -5,6 +5,7 @@ package cli
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -53,6 +54,15 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 	case <-ctx.Done():
 	}
 	return ErrNotConfirmed
+}
+
+// ConfirmPlan asks the operator to confirm. Without --yes and without a terminal, it prints the plan in the JSON
+// format, and returns ErrNeedsYes.
+func (env *Env) ConfirmPlan(ctx context.Context, yes bool, plan any, format string, args ...any) error {
+	if !yes && !env.Asks() {
+		return errors.Join(env.Print.Object(plan), ErrNeedsYes)
+	}
+	return env.Confirm(ctx, yes, format, args...)
 }
 
 // ConfirmMessages is Confirm for deleting the messages of a queue or, if subscription is not empty, the backlog of that

@@ -38,15 +38,17 @@ func (env *Env) hint(ctx context.Context, err error) string {
 
 // reasonHints contains advice by the node's ErrorReason.
 var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
-	"QUEUE_PAUSED":       "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it",
-	"ACCESS_NOT_FOUND":   "`lockstep access list` to list rules, roles, tokens and quotas",
-	"NO_BACKUP_PATH":     "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX",
-	"POLICY_NOT_FOUND":   "`lockstep policy list` to list policies",
-	"SCHEDULE_NOT_FOUND": "`lockstep schedule list` to list schedules",
-	"REPLICA":            "`lockstep site status` for the addresses of the primary, and `--addr` with them",
-	"SITE_ROLE":          "`lockstep site status` for the roles of both sites",
-	"SITE_SWITCH":        "`lockstep site status` for the lag of the replica, and a longer `--timeout`",
-	"SITE_NOT_COMPARED":  "`lockstep site status` for the lag of the replica, then repeat the command",
+	"QUEUE_PAUSED":          "`lockstep queue show` for the reason of the pause, or `lockstep queue resume` to end it",
+	"ACCESS_NOT_FOUND":      "`lockstep access list` to list rules, roles, tokens and quotas",
+	"NO_BACKUP_PATH":        "`--path` with a backup directory on the node, or s3://BUCKET/PREFIX",
+	"POLICY_NOT_FOUND":      "`lockstep policy list` to list policies",
+	"SCHEDULE_NOT_FOUND":    "`lockstep schedule list` to list schedules",
+	"REPLICA":               "`lockstep site status` for the addresses of the primary, and `--addr` with them",
+	"DIRECTORY_UNAVAILABLE": "`lockstep fleet status` for the state of the directory",
+	"CROSS_PAIR":            "names with the same tag, such as orders{7} and invoices{7}, for queues of a transaction",
+	"SITE_ROLE":             "`lockstep site status` for the roles of both sites",
+	"SITE_SWITCH":           "`lockstep site status` for the lag of the replica, and a longer `--timeout`",
+	"SITE_NOT_COMPARED":     "`lockstep site status` for the lag of the replica, then repeat the command",
 	"SITE_BEHIND": "`lockstep site seed` into an empty data directory on the first node of the replica; " +
 		"site.keep-bytes of the primary is the log retained for a replica",
 	"SITE_UNREACHABLE": "`lockstep status` with the addresses of the other site, and site.remote, site.token-file and " +

@@ -16,7 +16,7 @@ import (
 // pairTimeout limits the wait for nodes that do not respond.
 const pairTimeout = 2 * time.Second
 
-// onePair returns a usage error if --addr contains nodes of the pairs of two sites.
+// onePair returns a usage error if --addr contains nodes of several pairs: of two sites, or of a fleet.
 func (env *Env) onePair(ctx context.Context, c *client.Client) error {
 	addresses, err := env.Addresses()
 	if err != nil || len(addresses) < 2 {
@@ -31,40 +31,44 @@ func (env *Env) onePair(ctx context.Context, c *client.Client) error {
 			answers <- pairstatus.Answer{Address: address, Response: st, Err: err}
 		}()
 	}
-	found := sitesOf{addresses: make(map[string][]string)}
+	found := pairsOf{addresses: make(map[string][]string)}
 	for range addresses {
 		a := <-answers
 		if a.Err != nil {
 			continue
 		}
-		if a.Response.GetSite() == nil {
-			return nil // a pair without another site
+		if a.Response.GetSite() == nil && a.Response.GetFleet() == nil {
+			return nil // a pair without another site and without a fleet
 		}
 		found.add(a)
 	}
 	return found.check(addresses)
 }
 
-// sitesOf contains the sites of the nodes that responded.
-type sitesOf struct {
-	addresses map[string][]string // addresses of nodes, by site and pair
+// pairsOf contains the pairs of the nodes that responded.
+type pairsOf struct {
+	addresses map[string][]string // addresses of nodes, by site or name, and pair
 	known     []string            // addresses of all these nodes
 	remote    []string            // addresses of other sites, as reported
 }
 
-func (s *sitesOf) add(a pairstatus.Answer) {
-	key := "site " + a.Response.GetSite().GetName() + separator + a.Response.GetPair().GetPairId()
+func (s *pairsOf) add(a pairstatus.Answer) {
+	key := "site " + a.Response.GetSite().GetName()
+	if a.Response.GetSite() == nil {
+		key = "pair " + a.Response.GetFleet().GetPair()
+	}
+	key += separator + a.Response.GetPair().GetPairId()
 	s.addresses[key] = append(s.addresses[key], a.Address)
 	s.known = append(s.known, a.Address)
 	s.remote = append(s.remote, a.Response.GetSite().GetRemoteAddresses()...)
 }
 
-// separator is between the site name and the pair ID in a key. The pair ID is needed, because both sites may have
-// the same name.
+// separator is between the name and the pair ID in a key. The pair ID is needed, because both sites may have the same
+// name.
 const separator = "\x00"
 
-// check returns a usage error if the given addresses belong to two sites.
-func (s *sitesOf) check(given []string) error {
+// check returns a usage error if the given addresses belong to several pairs.
+func (s *pairsOf) check(given []string) error {
 	for _, address := range given {
 		if slices.Contains(s.remote, address) && !slices.Contains(s.known, address) {
 			s.addresses["the other site"] = append(s.addresses["the other site"], address)
@@ -79,6 +83,6 @@ func (s *sitesOf) check(given []string) error {
 		slices.Sort(s.addresses[key])
 		text = append(text, name+" ("+strings.Join(s.addresses[key], ", ")+")")
 	}
-	return Usage("--addr contains nodes of two pairs: %s; this command requires the addresses of one pair",
+	return Usage("--addr contains nodes of several pairs: %s; this command requires the addresses of one pair",
 		strings.Join(text, " and "))
 }

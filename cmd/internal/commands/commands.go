@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/definitions"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/demo"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/doctor"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/fleet"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/job"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/message"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli/pair"
@@ -57,7 +58,8 @@ func Root(env *cli.Env) *cobra.Command {
 		doctor.Command(env), status.Command(env), top.Command(env),
 		admin.SwitchoverCommand(env), admin.FailoverCommand(env), admin.RestartCommand(env),
 		admin.PauseCommand(env), admin.ResumeCommand(env), admin.CheckpointCommand(env),
-		admin.VerifyCommand(env), access.Command(env), pair.Command(env), site.Command(env), store.Command(env),
+		admin.VerifyCommand(env), access.Command(env), pair.Command(env), site.Command(env), fleet.Command(env),
+		store.Command(env),
 		job.Command(env), settings.Command(env),
 		cert.Command(env),
 		audit.Command(env), connection.Command(env),

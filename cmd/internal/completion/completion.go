@@ -57,6 +57,7 @@ func Add(env *cli.Env, root *cobra.Command) {
 		{"output", "output"},
 		{"to", flagTo(root)},
 		{"from", flagFrom(root)},
+		{"pair", flagPair(root)},
 	} {
 		if f.kind == "" || root.Flags().Lookup(f.name) == nil && root.PersistentFlags().Lookup(f.name) == nil {
 			continue
@@ -94,6 +95,13 @@ func flagFrom(cmd *cobra.Command) string {
 	return ""
 }
 
+func flagPair(cmd *cobra.Command) string {
+	if cmd.HasParent() && cmd.Parent().CommandPath() == "lockstep fleet" {
+		return "pair"
+	}
+	return ""
+}
+
 // ofUsage derives the kind of each argument from the usage line. The kind is empty if the argument is not
 // completed.
 func ofUsage(cmd *cobra.Command) (args []string) {
@@ -122,6 +130,8 @@ func ofUsage(cmd *cobra.Command) (args []string) {
 			k = "address"
 		case word == "PROFILE":
 			k = "profile"
+		case word == "PAIR":
+			k = "pair"
 		case word == "XID":
 			k = "transaction"
 		}

@@ -19,6 +19,7 @@ func kinds() map[string]kind {
 		"schedule":     {find: schedules},
 		"node":         {find: nodeNames},
 		"site":         {find: siteNames},
+		"pair":         {find: pairNames},
 		"transaction":  {find: transactions},
 		"token":        {find: rules((*pb.ListAccessResponse).GetTokens, (*pb.AccessToken).GetName)},
 		"role":         {find: rules((*pb.ListAccessResponse).GetRoles, (*pb.AccessRole).GetName)},
@@ -109,6 +110,23 @@ func siteNames(ctx context.Context, a *asked) ([]string, error) {
 			}
 		}
 		slices.Sort(all)
+		return all, nil
+	}
+	return nil, err
+}
+
+// pairNames returns the names of the pairs of the fleet, as reported by the first node that responds.
+func pairNames(ctx context.Context, a *asked) ([]string, error) {
+	nodes, err := a.env.Nodes(a.client)
+	for _, n := range nodes {
+		r, fleetErr := n.Fleet(ctx)
+		if err = fleetErr; err != nil {
+			continue
+		}
+		var all []string
+		for _, p := range r.GetPairs() {
+			all = append(all, p.GetName())
+		}
 		return all, nil
 	}
 	return nil, err

@@ -107,7 +107,11 @@ func request(
 	if m.CorrelationID == "" {
 		m.CorrelationID = uuid.NewString()
 	}
-	o := admin.CreateQueueOptions{Config: admin.QueueConfig{TemporaryGrace: replyGrace}}
+	o := admin.CreateQueueOptions{
+		Config: admin.QueueConfig{TemporaryGrace: replyGrace},
+		// At the pair of the request queue, a service can acknowledge the request and publish the reply in one transaction.
+		PlacementGroup: queue,
+	}
 	if _, _, err := admin.New(c).CreateQueue(ctx, m.ReplyTo, o); err != nil {
 		return err
 	}

@@ -158,6 +158,8 @@ func createCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
 		"create no subscription; messages are only kept for subscriptions created later")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists")
+	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
+		"create the queue at the pair of the other queues of this group, in a fleet (default: text between { and } in NAME)")
 	return cmd
 }
 

@@ -79,7 +79,7 @@ func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes 
 	if err := printDemotionPlan(env, here, there, of, otherErr); err != nil {
 		return err
 	}
-	if err := confirm(ctx, env, yes, &d, "Make %s a replica?", named(here.site())); err != nil {
+	if err := env.ConfirmPlan(ctx, yes, &d, "Make %s a replica?", named(here.site())); err != nil {
 		return err
 	}
 	ctx, cancel = context.WithTimeout(ctx, env.Timeout+extraTime)

@@ -4,7 +4,6 @@ package site
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 
@@ -97,7 +96,7 @@ func promote(ctx context.Context, env *cli.Env, c *client.Client, f *promoteFlag
 	if err := printPlan(env, here, there, &p); err != nil {
 		return err
 	}
-	if err := confirm(ctx, env, f.yes, &p, "Promote %s?", named(state)); err != nil {
+	if err := env.ConfirmPlan(ctx, f.yes, &p, "Promote %s?", named(state)); err != nil {
 		return err
 	}
 	ctx, cancel = context.WithTimeout(ctx, env.Timeout+extraTime)
@@ -107,15 +106,6 @@ func promote(ctx context.Context, env *cli.Env, c *client.Client, f *promoteFlag
 		return changeError(err)
 	}
 	return printPromotion(env, here, p, r)
-}
-
-// confirm asks the operator. Without --yes and without a terminal, it prints the plan in the JSON format, and returns
-// ErrNeedsYes.
-func confirm(ctx context.Context, env *cli.Env, yes bool, plan any, format string, args ...any) error {
-	if !yes && !env.Asks() {
-		return errors.Join(env.Print.Object(plan), cli.ErrNeedsYes)
-	}
-	return env.Confirm(ctx, yes, format, args...)
 }
 
 func printPlan(env *cli.Env, here, there *pair, p *promotion) error {

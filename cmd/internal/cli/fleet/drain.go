@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func drainCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "drain PAIR", Short: "Create new queues on other pairs only",
+		Long: `Create new queues on other pairs only. Existing queues of the pair remain usable, and new queues of placement
+groups that the pair has are still created on it.
+
+Queues cannot be moved to another pair. To remove a pair from the fleet, drain it, delete its queues after their
+messages have been consumed, and run lockstep fleet leave. lockstep fleet undrain reverts the command.`,
+		Example: "  lockstep fleet drain b\n  lockstep fleet drain b --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE:    setState(env, pb.PairState_PAIR_STATE_DRAINING),
+	}
+}
+
+func undrainCommand(env *cli.Env) *cobra.Command {
+	return &cobra.Command{
+		Use: "undrain PAIR", Short: "Create new queues on a drained pair again",
+		Long: `Create new queues on the pair again, after lockstep fleet drain. Queues that were created on other pairs in
+the meantime remain there.`,
+		Example: "  lockstep fleet undrain b\n  lockstep fleet undrain b --output json",
+		Args:    cobra.ExactArgs(1),
+		RunE:    setState(env, pb.PairState_PAIR_STATE_OPEN),
+	}
+}
+
+// drained is the output of lockstep fleet drain and undrain.
+type drained struct {
+	Pair  string `json:"pair"`
+	State string `json:"state"`
+	// Queues is the number of queues that remain on the pair.
+	Queues   uint64   `json:"queues"`
+	Warnings []string `json:"warnings"`
+}
+
+func setState(env *cli.Env, state pb.PairState) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		name := args[0]
+		return change(cmd.Context(), env, func(ctx context.Context, a answer) error {
+			if err := a.node.SetPairState(ctx, name, state); err != nil {
+				return err
+			}
+			d := drained{Pair: name, State: enumText(state, "PAIR_STATE_"), Warnings: []string{}}
+			for _, p := range a.fleet.GetPairs() {
+				if p.GetName() == name {
+					d.Queues = p.GetQueues()
+				}
+			}
+			if state == pb.PairState_PAIR_STATE_OPEN {
+				return env.Print.Result(d, "pair %s is open: new queues are created on it", name)
+			}
+			d.warn(a.fleet)
+			return printDrained(env, &d)
+		})
+	}
+}
+
+// warn adds warnings about new queues that can be created on no other pair.
+func (d *drained) warn(f *pb.GetFleetResponse) {
+	open := false
+	for _, p := range f.GetPairs() {
+		open = open || p.GetName() != d.Pair && p.GetState() == pb.PairState_PAIR_STATE_OPEN && p.GetLive()
+	}
+	if !open {
+		d.Warnings = append(d.Warnings, "no other pair is open and live: no queues can be created")
+	}
+	for _, r := range f.GetRules() {
+		if r.GetPair() == d.Pair {
+			d.Warnings = append(d.Warnings, fmt.Sprintf("queues that match %s cannot be created: a placement rule requires "+
+				"this pair", r.GetPattern()))
+		}
+	}
+}
+
+func printDrained(env *cli.Env, d *drained) error {
+	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs", d.Pair)
+	if d.Queues > 0 {
+		text += fmt.Sprintf("\n%s on the pair, and cannot be moved: delete them when they are no longer used "+
+			"(lockstep fleet queues --pair %s)", remain(d.Queues), d.Pair)
+	} else {
+		text += "\nthe pair has no queues: lockstep fleet leave removes it from the fleet"
+	}
+	for _, w := range d.Warnings {
+		text += "\nWARNING: " + w
+	}
+	return env.Print.Result(d, "%s", text)
+}
+
+func remain(n uint64) string {
+	if n == 1 {
+		return "1 queue remains"
+	}
+	return output.Plural(n, "queue") + " remain"
+}

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fleet implements the commands for a fleet: pairs with a common directory of their queues.
+package fleet
+
+import (
+	"github.com/spf13/cobra"
+
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+)
+
+// Command returns the `lockstep fleet` command.
+func Command(env *cli.Env) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "fleet", GroupID: "operate",
+		Short: "Show and change a fleet of pairs",
+		Long: `Show and change a fleet: pairs with the setting fleet.pair, and a common directory in etcd that contains the
+pair of each queue.
+
+The nodes in --addr can belong to any pair of the fleet. Commands that change one pair, such as lockstep fleet leave,
+use the pair in --addr, which must then not contain nodes of several pairs. All commands require the right operate at
+the pair that they use.`,
+		Args: cli.KnownSubcommand,
+		RunE: cli.NeedsSubcommand,
+	}
+	cmd.AddCommand(statusCommand(env), pairsCommand(env), queuesCommand(env), placeCommand(env), drainCommand(env),
+		undrainCommand(env), rebuildCommand(env), leaveCommand(env))
+	return cmd
+}
