@@ -155,8 +155,8 @@ func violations(v demo.Verdict) (rows [][]any) {
 // keepRunning adds a console to each node, and sets o.Keep to a function that prints instructions for the pair and
 // waits for Ctrl-C.
 func keepRunning(ctx context.Context, env *cli.Env, o *demo.Options) error {
-	s := devSite{ports: make(served)}
-	if err := listen(ctx, []devSite{s}, "--console", consoleSetting, consoleAddress); err != nil {
+	s := devPair{ports: make(served)}
+	if err := listen(ctx, []devPair{s}, "--console", consoleSetting, consoleAddress); err != nil {
 		return err
 	}
 	o.NodeSettings = s.ports
@@ -176,12 +176,12 @@ func screen(env *cli.Env) io.Writer {
 	return env.Stdout
 }
 
-func printPair(w io.Writer, s *devSite) {
+func printPair(w io.Writer, s *devPair) {
 	p := s.pair
 	addrs := strings.Join(p.Addresses(), ",")
 	fmt.Fprintf(w, "\nThe pair runs until Ctrl-C; %s.\n", p.Coordinator())
 	printNodes(w, s)
-	if url := jmsURL([]devSite{*s}); url != "" {
+	if url := jmsURL([]devPair{*s}); url != "" {
 		fmt.Fprintf(w, "  AMQP 1.0, for Qpid JMS   %s\n", url)
 	}
 	prefix := ""

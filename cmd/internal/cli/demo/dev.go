@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,6 +25,7 @@ type devFlags struct {
 	listen                          [2]string
 	site                            bool
 	listenSite                      string
+	pairs                           int
 	// restartAfter is the delay before a node is restarted. It leaves time to observe the other node alone.
 	restartAfter time.Duration
 }
@@ -38,16 +40,19 @@ func DevCommand(env *cli.Env) *cobra.Command {
 next start continues with it. A killed node is restarted after --restart-after.
 
 With --site, a second pair runs at another site: the pair in --dir is the site east, and the one in the subdirectory
-west is its replica. The next start with --site keeps the roles.`,
+west is its replica. The next start with --site keeps the roles.
+
+With --pairs, several pairs run as one fleet: pair-1 in --dir, the others in its subdirectories pair-2, pair-3 and so
+on. They use the etcd of pair-1 and the first free ports after --listen-b. The next start can have more pairs.`,
 		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002\n" +
-			"  lockstep dev --site",
+			"  lockstep dev --site\n  lockstep dev --pairs 3",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			sites, err := f.sites(cmd.Context())
+			pairs, err := f.start(cmd.Context())
 			if err != nil {
 				return err
 			}
-			return dev(cmd.Context(), env, sites, f.restartAfter)
+			return dev(cmd.Context(), env, pairs, f.restartAfter)
 		},
 	}
 	cmd.Flags().StringVar(&f.dir, "dir", "lockstep-data", "data directory")
@@ -62,67 +67,99 @@ west is its replica. The next start with --site keeps the roles.`,
 	cmd.Flags().BoolVar(&f.site, "site", false, "run a second pair, as the replica at another site")
 	cmd.Flags().StringVar(&f.listenSite, "listen-site", "127.0.0.1:7422",
 		"address of node a at the second site; b uses the next port. Ports in use are skipped")
+	cmd.Flags().IntVar(&f.pairs, "pairs", 1, "number of pairs, 1 to 8. Several pairs are a fleet")
 	cmd.Flags().DurationVar(&f.restartAfter, "restart-after", 5*time.Second, "delay before a killed node is restarted")
 	return cmd
 }
 
-// sites returns the pairs to start.
-func (f *devFlags) sites(ctx context.Context) ([]devSite, error) {
+// maxPairs limits the processes of one machine.
+const maxPairs = 8
+
+// start returns the pairs to start.
+func (f *devFlags) start(ctx context.Context) ([]devPair, error) {
 	raft, err := cli.WantsRaft(f.coordinator)
+	if err == nil {
+		err = f.check(raft)
+	}
 	if err != nil {
 		return nil, err
-	}
-	if f.restartAfter < 0 {
-		return nil, cli.Usage("--restart-after must not be negative")
 	}
 	if err := os.MkdirAll(f.dir, 0o750); err != nil {
 		return nil, fmt.Errorf("--dir: %w", err)
 	}
-	for i, flag := range []string{"--listen-a", "--listen-b"} {
-		if _, _, err := net.SplitHostPort(f.listen[i]); err != nil {
-			return nil, cli.Usage("%s: %q is not host:port", flag, f.listen[i])
-		}
+	pairs := []devPair{{ports: make(served), Options: harness.Options{Dir: f.dir, Listen: f.listen}}}
+	switch {
+	case f.site:
+		pairs, err = f.twoSites(ctx)
+	case f.pairs > 1:
+		pairs, err = f.fleet(ctx)
 	}
-	sites := []devSite{{ports: make(served), Options: harness.Options{Dir: f.dir, Listen: f.listen}}}
-	if f.site {
-		if sites, err = f.twoSites(ctx); err != nil {
-			return nil, err
-		}
-	}
-	if err := errors.Join(listen(ctx, sites, "--console", consoleSetting, f.console),
-		listen(ctx, sites, "--amqp", amqpSetting, f.amqp)); err != nil {
+	if err != nil {
 		return nil, err
 	}
-	for i := range sites {
-		s := &sites[i]
-		s.Raft, s.NodeSettings = raft, s.ports
-		s.Settings = harness.SmallNodes()
-		maps.Copy(s.Settings, s.settings)
+	if err := errors.Join(listen(ctx, pairs, "--console", consoleSetting, f.console),
+		listen(ctx, pairs, "--amqp", amqpSetting, f.amqp)); err != nil {
+		return nil, err
 	}
-	return sites, nil
+	for i := range pairs {
+		p := &pairs[i]
+		p.Raft, p.NodeSettings = raft, p.ports
+		p.Settings = harness.SmallNodes()
+		maps.Copy(p.Settings, p.settings)
+	}
+	return pairs, nil
 }
 
-func dev(ctx context.Context, env *cli.Env, sites []devSite, restartAfter time.Duration) (err error) {
+func (f *devFlags) check(raft bool) error {
+	switch {
+	case f.restartAfter < 0:
+		return cli.Usage("--restart-after must not be negative")
+	case f.pairs < 1 || f.pairs > maxPairs:
+		return cli.Usage("--pairs %d: must be 1 to %d", f.pairs, maxPairs)
+	case f.pairs > 1 && f.site:
+		return cli.Usage("--pairs and --site cannot be used together")
+	case f.pairs > 1 && raft:
+		return cli.Usage("--pairs requires --coordinator etcd: the directory of a fleet is in etcd")
+	}
+	for i, flag := range []string{"--listen-a", "--listen-b"} {
+		if _, _, err := net.SplitHostPort(f.listen[i]); err != nil {
+			return cli.Usage("%s: %q is not host:port", flag, f.listen[i])
+		}
+	}
+	return nil
+}
+
+func dev(ctx context.Context, env *cli.Env, pairs []devPair, restartAfter time.Duration) (err error) {
 	defer func() {
-		for i := range sites {
-			if p := sites[i].pair; p != nil {
+		for i := range slices.Backward(pairs) { // the first pair may have the etcd of all pairs
+			if p := pairs[i].pair; p != nil {
 				err = errors.Join(err, p.Close())
 			}
 		}
 	}()
-	for i := range sites {
-		s := &sites[i]
-		if s.pair, err = startPair(ctx, s.Options); err != nil {
+	for i := range pairs {
+		p := &pairs[i]
+		if p.fleet && i > 0 {
+			p.EtcdAddress = pairs[0].pair.EtcdAddress()
+		}
+		if p.pair, err = startPair(ctx, p.Options); err != nil {
 			return err
 		}
 	}
 	ready, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for i := range sites {
-		err = errors.Join(err, sites[i].pair.WaitReady(ready, nil))
+	for i := range pairs {
+		err = errors.Join(err, pairs[i].pair.WaitReady(ready, nil))
 	}
-	if len(sites) > 1 && err == nil {
-		err = connectSites(ready, sites)
+	show := func() { printPair(env.Stdout, &pairs[0]) }
+	switch {
+	case err != nil:
+	case pairs[0].fleet:
+		err = joinFleet(ready, pairs)
+		show = func() { printFleet(env.Stdout, pairs) }
+	case len(pairs) > 1:
+		err = connectSites(ready, pairs)
+		show = func() { printSites(env.Stdout, pairs) }
 	}
 	if ctx.Err() != nil {
 		return nil
@@ -130,12 +167,8 @@ func dev(ctx context.Context, env *cli.Env, sites []devSite, restartAfter time.D
 	if err != nil {
 		return err
 	}
-	if len(sites) > 1 {
-		printSites(env.Stdout, sites)
-	} else {
-		printPair(env.Stdout, &sites[0])
-	}
-	supervise(ctx, env, sites, restartAfter)
+	show()
+	supervise(ctx, env, pairs, restartAfter)
 	return nil
 }
 
@@ -150,11 +183,11 @@ func startPair(ctx context.Context, o harness.Options) (*harness.Pair, error) {
 	return p, err
 }
 
-func supervise(ctx context.Context, env *cli.Env, sites []devSite, after time.Duration) {
+func supervise(ctx context.Context, env *cli.Env, pairs []devPair, after time.Duration) {
 	var all sync.WaitGroup
-	for i := range sites {
-		for _, n := range sites[i].pair.Processes() {
-			all.Go(func() { restart(ctx, env, sites[i].label(n), n, after) })
+	for i := range pairs {
+		for _, n := range pairs[i].pair.Processes() {
+			all.Go(func() { restart(ctx, env, pairs[i].label(n), n, after) })
 		}
 	}
 	all.Wait()

@@ -25,19 +25,19 @@ const (
 
 type served map[string]map[string]string
 
-// listen adds a listener setting for each node of the sites, with the first free ports from the given address on.
+// listen adds a listener setting for each node of the pairs, with the first free ports from the given address on.
 // If the address is empty, it adds no setting.
-func listen(ctx context.Context, sites []devSite, flag, setting, first string) error {
+func listen(ctx context.Context, pairs []devPair, flag, setting, first string) error {
 	if first == "" {
 		return nil
 	}
 	nodes := []string{"a", "b"}
-	free, err := freePorts(ctx, flag, first, len(sites)*len(nodes), nil)
+	free, err := freePorts(ctx, flag, first, len(pairs)*len(nodes), nil)
 	if err != nil {
 		return err
 	}
 	for i, address := range free {
-		ports, node := sites[i/len(nodes)].ports, nodes[i%len(nodes)]
+		ports, node := pairs[i/len(nodes)].ports, nodes[i%len(nodes)]
 		if ports[node] == nil {
 			ports[node] = make(map[string]string)
 		}
@@ -78,10 +78,10 @@ func freePorts(ctx context.Context, flag, first string, n int, except []string) 
 }
 
 // jmsURL returns the failover URL of all nodes for Qpid JMS; empty if AMQP is disabled.
-func jmsURL(sites []devSite) string {
+func jmsURL(pairs []devPair) string {
 	var list []string
-	for i := range sites {
-		s := &sites[i]
+	for i := range pairs {
+		s := &pairs[i]
 		for _, n := range s.pair.Nodes {
 			if at := s.ports[n.Name][amqpSetting]; at != "" {
 				list = append(list, "amqp://"+at)

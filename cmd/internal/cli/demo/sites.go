@@ -26,11 +26,12 @@ var siteNames = [2]string{"east", "west"}
 // connectTimeout limits the wait until the sites reach each other. Sites with diverged logs never connect.
 const connectTimeout = 30 * time.Second
 
-// devSite is a pair of lockstep dev.
-type devSite struct {
+// devPair is a pair of lockstep dev.
+type devPair struct {
 	harness.Options
 
-	name     string // name of the site; empty for a pair without sites
+	name     string // name of the site, or of the pair in its fleet; empty for a single pair
+	fleet    bool   // the pair is a member of a fleet
 	settings map[string]string
 	ports    served
 	pair     *harness.Pair // set after the start
@@ -39,8 +40,8 @@ type devSite struct {
 	connected bool // the site is connected to the other site
 }
 
-// label returns the name of a node, with its site if there are two.
-func (s *devSite) label(n *harness.Node) string {
+// label returns the name of a node, with its site or pair if there are several.
+func (s *devPair) label(n *harness.Node) string {
 	if s.name == "" {
 		return n.Name
 	}
@@ -48,7 +49,7 @@ func (s *devSite) label(n *harness.Node) string {
 }
 
 // twoSites returns the pairs of both sites. They share a token in the data directory.
-func (f *devFlags) twoSites(ctx context.Context) ([]devSite, error) {
+func (f *devFlags) twoSites(ctx context.Context) ([]devPair, error) {
 	west, err := freePorts(ctx, "--listen-site", f.listenSite, 2, f.listen[:])
 	if err != nil {
 		return nil, err
@@ -57,7 +58,7 @@ func (f *devFlags) twoSites(ctx context.Context) ([]devSite, error) {
 	if err := createToken(token); err != nil {
 		return nil, err
 	}
-	sites := []devSite{
+	sites := []devPair{
 		{Options: harness.Options{Dir: f.dir, Listen: f.listen}},
 		{Options: harness.Options{Dir: filepath.Join(f.dir, siteNames[1]), Listen: [2]string(west)}},
 	}
@@ -85,7 +86,7 @@ func createToken(name string) error {
 
 // connectSites makes the second site the replica of the first one, unless the second site has a role from an earlier
 // start. It waits until the sites are connected, and sets the fields role and connected of both.
-func connectSites(ctx context.Context, sites []devSite) error {
+func connectSites(ctx context.Context, sites []devPair) error {
 	role, err := sites[1].readRole(ctx)
 	if err != nil {
 		return err
@@ -122,7 +123,7 @@ func connectSites(ctx context.Context, sites []devSite) error {
 
 // waitConnected waits until this site has the state of the other site. If this site is a replica, it also waits until
 // the site receives the log of the primary.
-func (s *devSite) waitConnected(ctx context.Context) error {
+func (s *devPair) waitConnected(ctx context.Context) error {
 	return s.pair.Wait(ctx, "site "+s.name+" connected to the other one", func(all []*pb.GetStatusResponse) bool {
 		for i, st := range all {
 			if st.GetRole() != pb.Role_ROLE_ACTIVE && st.GetRole() != pb.Role_ROLE_ACTIVE_ALONE {
@@ -136,7 +137,7 @@ func (s *devSite) waitConnected(ctx context.Context) error {
 	})
 }
 
-func (s *devSite) readRole(ctx context.Context) (pb.SiteRole, error) {
+func (s *devPair) readRole(ctx context.Context) (pb.SiteRole, error) {
 	active, err := s.pair.WaitActive(ctx)
 	if err != nil {
 		return 0, err
@@ -148,7 +149,7 @@ func (s *devSite) readRole(ctx context.Context) (pb.SiteRole, error) {
 	return st.GetSite().GetRole(), nil
 }
 
-func printSites(w io.Writer, sites []devSite) {
+func printSites(w io.Writer, sites []devPair) {
 	fmt.Fprint(w, "\nTwo sites run until Ctrl-C:\n")
 	var all []string
 	primary, other := &sites[0], &sites[1]
@@ -185,7 +186,7 @@ Try in another terminal:
 		strings.Join(other.pair.Addresses(), ","), primary.name)
 }
 
-func printNodes(w io.Writer, s *devSite) {
+func printNodes(w io.Writer, s *devPair) {
 	for _, n := range s.pair.Nodes {
 		fmt.Fprintf(w, "  node %s   %s   process %d   log %s\n", s.label(n), n.Address, n.PID(), n.LogFile())
 	}

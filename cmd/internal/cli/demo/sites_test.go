@@ -30,12 +30,13 @@ func TestDevSites(t *testing.T) {
 	}
 	f := devFlags{
 		dir: t.TempDir(), coordinator: "etcd", listen: [2]string(free[:2]), site: true, listenSite: free[2],
+		pairs: 1,
 	}
 	const primary, replica = pb.SiteRole_SITE_ROLE_PRIMARY, pb.SiteRole_SITE_ROLE_REPLICA
 	token := filepath.Join(f.dir, "site-token")
 	secret := ""
 	for _, want := range [][]pb.SiteRole{{primary, replica}, {replica, primary}} {
-		sites, err := f.sites(t.Context())
+		sites, err := f.start(t.Context())
 		require.NoError(t, err)
 		for i := range sites {
 			sites[i].Standalone = true
