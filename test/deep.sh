@@ -16,6 +16,7 @@ suites=(
   "./client 15m"
   "./failover 15m"
   "./failover/coordinator/etcd 15m"
+  "./fleet 30m"
   "./store 15m"
   "./store/page 15m"
   "./store/queue 15m"

@@ -22,7 +22,7 @@ const hook = "store/mutate"
 // lower layer.
 func layers() []string {
 	return []string{
-		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "failover", "fleet", "store",
+		"test", "deploy", "cmd", "test/harness", "server", "amqp", "client", "replication", "fleet", "failover", "store",
 		"proto",
 	}
 }
