@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -61,6 +62,7 @@ type contents struct {
 	queues   map[string]entry
 	counts   map[string]int // number of queues by pair
 	names    map[string]string
+	moves    map[uint64]Move
 	invalid  map[string]error // malformed values, by key
 }
 
@@ -73,6 +75,7 @@ func newContents(prefix string) *contents {
 	return &contents{
 		prefix: prefix, pairs: map[string]Member{}, loads: map[string]Load{}, rules: map[string]Rule{},
 		queues: map[string]entry{}, counts: map[string]int{}, names: map[string]string{}, invalid: map[string]error{},
+		moves: map[uint64]Move{},
 	}
 }
 
@@ -120,6 +123,11 @@ func (c *contents) put(key string, raw []byte) {
 			c.queues[name] = entry{pair: c.intern(v.Pair), group: c.intern(v.Group), epoch: v.Epoch}
 			c.counts[v.Pair]++
 		}
+	case dirMoves:
+		var m Move
+		if m, err = decodeMove(name, raw); err == nil {
+			c.moves[m.Epoch] = m
+		}
 	}
 	if err != nil {
 		c.invalid[key] = &ValueError{key, err}
@@ -160,6 +168,10 @@ func (c *contents) remove(key string) {
 		delete(c.rules, name)
 	case dirQueues:
 		c.removeQueue(name)
+	case dirMoves:
+		if epoch, err := strconv.ParseUint(name, 10, 64); err == nil {
+			delete(c.moves, epoch)
+		}
 	}
 }
 

@@ -14,6 +14,7 @@
 //	queues/<name>      owner: pair, ownership epoch, term of the claim, placement group
 //	groups/<group>     pair of the queues of a placement group
 //	rules/<pattern>    Rule: placement of new queues
+//	moves/<epoch>      move of queues that has not ended: source, target, queues
 //	rebuilt/<pair>     last rebuild to which the pair has contributed
 //
 // # Ownership
@@ -30,6 +31,13 @@
 // no effect on a queue that was created again. Reconcile deletes entries without a queue. It does not delete an entry
 // that an active in a later term has claimed, because the queue may exist in a part of the log that this node does not
 // have.
+//
+// # Moves
+//
+// The logs of the source and the target determine the progress of a move (decision 0038). BeginMove writes the intent,
+// with the epoch of the move. The entries do not change until FinishMove, after the target has taken the queues. Until
+// then, the entry of the source also reserves the name while the queue is fenced or incoming. An intent has no effect
+// on ownership: a lost one is written again (RestoreMove), and FinishMove and Rebuild do not need it.
 //
 // # Lost and restored directories
 //

@@ -106,6 +106,9 @@ type Options struct {
 	PairID string
 	// State returns the current state of this pair. It must not block, and must not call the Directory. Required.
 	State func() PairState
+	// Moving reports whether a queue of this pair is fenced, or was taken by a move that has not ended. The directory may
+	// assign such a queue to the other pair of the move. Like State, it must not block. Optional.
+	Moving func(queue string) bool
 	// RequestTimeout limits each request to etcd. Default 5 s.
 	RequestTimeout time.Duration
 	// LoadTTL is the time to live of the load of this pair, rounded up to seconds. Default 15 s.
@@ -175,6 +178,7 @@ const (
 	dirGroups  = "groups/"
 	dirRules   = "rules/"
 	dirRebuilt = "rebuilt/"
+	dirMoves   = "moves/"
 )
 
 func acquire(ctx context.Context, s chan struct{}) error {

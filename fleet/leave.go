@@ -23,6 +23,8 @@ import (
 // ErrPairExists if another pair has the same name. If etcd does not respond, Leave may have been executed in part. In
 // this case, no queues are assigned to the pair until Leave is called again, or SetState or Join ends the attempt.
 //
+// A pair cannot leave during a move from or to it: the error wraps ErrMoving.
+//
 // After a crash of the node between Leave and the commit, the log still contains the membership, but the directory
 // lacks the pair. In this state, the pair cannot create queues: Assign chooses other pairs only. Reconcile and PutLoad
 // do not register the pair, and UpdateMember returns an error that wraps ErrNotMember. The operator either calls Leave
@@ -87,6 +89,10 @@ func (l *leave) remove(ctx context.Context) error {
 		return err
 	case owns:
 		return ErrOwnsQueues
+	}
+	// From here on, no move from or to this pair begins.
+	if err := l.d.checkMovesOf(ctx, l.guard()); err != nil {
+		return err
 	}
 	if err := l.removeEntries(ctx); err != nil {
 		return err

@@ -24,8 +24,8 @@ func keys(t *testing.T, client *clientv3.Client) (names []string) {
 	return names
 }
 
-// registered returns the state of a pair in etcd; "" if it is not registered.
-func registered(t *testing.T, client *clientv3.Client, name string) State {
+// stateOf returns the state of a pair in etcd; "" if it is not registered.
+func stateOf(t *testing.T, client *clientv3.Client, name string) State {
 	t.Helper()
 	resp, err := client.Get(t.Context(), "/test/pairs/"+name)
 	require.NoError(t, err)
@@ -74,7 +74,7 @@ func TestLeave(t *testing.T) {
 	before := keys(t, client)
 	require.ErrorIs(t, a.Leave(t.Context(), a.list), ErrOwnsQueues)
 	require.Equal(t, before, keys(t, client))
-	require.Equal(t, StateOpen, registered(t, client, "a"))
+	require.Equal(t, StateOpen, stateOf(t, client, "a"))
 
 	delete(a.queues, "a-queue")
 	require.NoError(t, a.Leave(t.Context(), a.list))
@@ -96,7 +96,7 @@ func TestLeave(t *testing.T) {
 	require.Equal(t, left, keys(t, client))
 
 	a.join(t)
-	require.Equal(t, StateOpen, registered(t, client, "a"))
+	require.Equal(t, StateOpen, stateOf(t, client, "a"))
 	_, err = a.Assign(t.Context(), "a-other", "")
 	require.NoError(t, err)
 }
@@ -142,7 +142,7 @@ func TestLeaveWhileQueuesAreCreated(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.SetState(t.Context(), "a", StateDraining))
 	err = a.Leave(t.Context(), a.second(func() {
-		require.Equal(t, stateLeaving, registered(t, client, "a"))
+		require.Equal(t, stateLeaving, stateOf(t, client, "a"))
 		require.ErrorIs(t, a.UpdateMember(t.Context(), a.member()), ErrNotMember)
 		_, err := a.Assign(t.Context(), "a{g}unclaimed", "") // the entry exists
 		require.ErrorIs(t, err, ErrNoPair)
@@ -153,7 +153,7 @@ func TestLeaveWhileQueuesAreCreated(t *testing.T) {
 		a.create("in progress", 1)
 	}))
 	require.ErrorIs(t, err, ErrOwnsQueues)
-	require.Equal(t, StateDraining, registered(t, client, "a"))
+	require.Equal(t, StateDraining, stateOf(t, client, "a"))
 	_, err = a.Assign(t.Context(), "a{g}unclaimed", "")
 	require.NoError(t, err)
 }
@@ -167,7 +167,7 @@ func TestLeaveEnded(t *testing.T) {
 		require.NoError(t, a.SetState(t.Context(), "a", StateOpen))
 	}))
 	require.ErrorIs(t, err, ErrContention)
-	require.Equal(t, StateOpen, registered(t, client, "a"))
+	require.Equal(t, StateOpen, stateOf(t, client, "a"))
 
 	mark := func() { // the state after a crash
 		m := a.member()
@@ -177,15 +177,15 @@ func TestLeaveEnded(t *testing.T) {
 	}
 	mark()
 	a.join(t)
-	require.Equal(t, StateOpen, registered(t, client, "a"))
+	require.Equal(t, StateOpen, stateOf(t, client, "a"))
 	mark()
 	a.create("q", 0)
 	require.ErrorIs(t, a.Leave(t.Context(), a.list), ErrOwnsQueues)
-	require.Equal(t, StateDraining, registered(t, client, "a"))
+	require.Equal(t, StateDraining, stateOf(t, client, "a"))
 	mark()
 	delete(a.queues, "q")
 	require.NoError(t, a.Leave(t.Context(), a.list))
-	require.Empty(t, registered(t, client, "a"))
+	require.Empty(t, stateOf(t, client, "a"))
 }
 
 // Of two pairs that leave concurrently, the second one deletes the directory.
@@ -195,7 +195,7 @@ func TestLeaveOfTwoPairs(t *testing.T) {
 	p := pairs(t, client, "a", "b")
 	require.NoError(t, p[0].Leave(t.Context(), p[0].second(func() {
 		require.NoError(t, p[1].Leave(t.Context(), p[1].list))
-		require.Equal(t, stateLeaving, registered(t, client, "a"))
+		require.Equal(t, stateLeaving, stateOf(t, client, "a"))
 	})))
 	require.Empty(t, keys(t, client))
 }
@@ -236,7 +236,7 @@ func TestLeaveOfReplacedActive(t *testing.T) {
 	require.NoError(t, a.PutRule(t.Context(), Rule{Pattern: "*", Pair: "a"}))
 	replaced := func(context.Context) (iter.Seq2[string, uint64], error) { return nil, errCrash }
 	require.ErrorIs(t, a.Leave(t.Context(), replaced), errCrash)
-	require.Equal(t, StateOpen, registered(t, client, "a"))
+	require.Equal(t, StateOpen, stateOf(t, client, "a"))
 	a.set(func(s *PairState) { s.Term = 2 })
 	_, err := a.Assign(t.Context(), "q", "")
 	require.NoError(t, err)
@@ -244,7 +244,7 @@ func TestLeaveOfReplacedActive(t *testing.T) {
 	before := keys(t, client)
 	require.ErrorIs(t, a.Leave(t.Context(), a.list), ErrNotActive)
 	require.Equal(t, before, keys(t, client))
-	require.Equal(t, StateOpen, registered(t, client, "a"))
+	require.Equal(t, StateOpen, stateOf(t, client, "a"))
 	a.set(func(s *PairState) { s.Term = 0 })
 	require.ErrorIs(t, a.Leave(t.Context(), a.list), ErrNotActive)
 
@@ -332,8 +332,8 @@ func TestOtherPairJoins(t *testing.T) {
 			newPair(t, client, name).join(t)
 		}, func(_ *pair, err error) {
 			require.ErrorIs(t, err, ErrOwnsQueues)
-			require.Equal(t, StateOpen, registered(t, client, name))
-			require.Equal(t, StateOpen, registered(t, client, "m"))
+			require.Equal(t, StateOpen, stateOf(t, client, name))
+			require.Equal(t, StateOpen, stateOf(t, client, "m"))
 		})
 	}
 }
@@ -367,7 +367,7 @@ func TestLeaveEndedAtAnyTime(t *testing.T) {
 				return
 			}
 			require.Error(t, err)
-			require.NotEmpty(t, registered(t, client, "m"))
+			require.NotEmpty(t, stateOf(t, client, "m"))
 			all, _, err := m.entries(t.Context())
 			require.NoError(t, err)
 			require.Equal(t, epoch, all["q"].Epoch)
@@ -424,9 +424,9 @@ func TestLeaveWithLostResponse(t *testing.T) {
 			err = d.Leave(t.Context(), m.list)
 			if err == nil || others == nil {
 				require.NoError(t, err)
-				require.Empty(t, registered(t, client, "m"))
+				require.Empty(t, stateOf(t, client, "m"))
 			} else {
-				require.Equal(t, StateOpen, registered(t, client, "m"))
+				require.Equal(t, StateOpen, stateOf(t, client, "m"))
 			}
 			if n <= at {
 				break

@@ -23,7 +23,7 @@ import (
 // The model runs random operations of three pairs on one directory in etcd. Between any two requests of an operation,
 // operations of other nodes run, the node crashes, or its request or response is lost. Replaced actives keep running.
 // Pairs leave the fleet and join again. The directory is emptied and restored to older copies. Every second seed loses
-// nothing in etcd.
+// nothing in etcd. Queues move between pairs.
 //
 // After each step, no two pairs of the fleet have a queue with the same name. In the end, the directory contains the
 // queues of the pairs, and no others.
@@ -56,6 +56,9 @@ type modelPair struct {
 	highest uint64
 	queues  map[string]uint64
 	active  *modelNode
+	// Moves in the log. imported and unfenced are the highest epochs of an import and of a removed fence.
+	fenced, incoming, taken map[string]*modelMove
+	imported, unfenced      uint64
 }
 
 // modelNode is a process that is active, or was replaced and does not know it.
@@ -103,6 +106,7 @@ type model struct {
 	prefix  string
 	pairs   []*modelPair
 	nodes   []*modelNode // all nodes that may run
+	moves   []*modelMove
 	depth   int
 	copies  []map[string]string // copies of the directory
 	trace   []string
@@ -124,7 +128,10 @@ func newModel(t *testing.T, client *clientv3.Client, seed uint64) *model {
 		totals: totals{},
 	}
 	for i := range 3 { // pairs
-		p := &modelPair{name: fmt.Sprint("p", i), queues: map[string]uint64{}}
+		p := &modelPair{
+			name: fmt.Sprint("p", i), queues: map[string]uint64{}, fenced: map[string]*modelMove{},
+			incoming: map[string]*modelMove{}, taken: map[string]*modelMove{},
+		}
 		m.pairs = append(m.pairs, p)
 		m.activate(p)
 		m.join(p.active)
@@ -148,6 +155,7 @@ func (m *model) activate(p *modelPair) {
 	d, err := New(Options{
 		Client: c, Prefix: m.prefix, Pair: p.name, PairID: p.name, RequestTimeout: time.Minute, State: n.state,
 		LoadTTL: time.Hour,
+		Moving:  func(queue string) bool { return p.fenced[queue] != nil || p.taken[queue] != nil },
 	})
 	require.NoError(m.t, err)
 	n.Directory = d
@@ -209,7 +217,7 @@ func (m *model) leave(n *modelNode) {
 	}
 	m.later(n, func() {
 		defer done()
-		if !n.isActive() || p.fleetID == "" { // the log rejects the record
+		if !n.isActive() || p.fleetID == "" || p.hasMoves(m) { // the log rejects the record
 			return
 		}
 		m.log("%s is not a member", p.name)
@@ -357,6 +365,10 @@ func (m *model) step() {
 		m.check()
 	}()
 	queue := []string{"q0", "q1", "{g}0"}[m.rand.IntN(3)]
+	if m.rand.IntN(2) == 0 {
+		m.moveStep(n, queue)
+		return
+	}
 	switch k := m.rand.IntN(1000); {
 	case k < 350:
 		m.create(n, queue)
@@ -379,7 +391,7 @@ func (m *model) step() {
 		m.activate(n.pair)
 	case k < 870:
 		m.setLoads()
-	case k < 885 && !n.changing:
+	case k < 885 && !n.changing && !n.pair.hasMoves(m):
 		m.leave(n)
 	case k < 900 && !n.changing && (n.state().FleetID == "" || m.rand.IntN(4) == 0):
 		m.join(n)
@@ -426,7 +438,8 @@ func (m *model) create(n *modelNode, queue string) {
 	commit := func() {
 		defer done()
 		_, exists := n.pair.queues[queue]
-		if exists || !n.isActive() || n.pair.fleetID != fleetID { // the log rejects the record
+		refused := exists || n.pair.incoming[queue] != nil
+		if refused || !n.isActive() || n.pair.fleetID != fleetID { // the log rejects the record
 			return
 		}
 		m.log("create %s at %s, epoch %d", queue, n.pair.name, o.Epoch)
@@ -440,7 +453,7 @@ func (m *model) create(n *modelNode, queue string) {
 // remove commits the deletion of a queue, and releases the name in a later step.
 func (m *model) remove(n *modelNode, queue string) {
 	epoch, exists := n.pair.queues[queue]
-	if !exists || !n.isActive() {
+	if !exists || !n.isActive() || n.pair.fenced[queue] != nil {
 		return
 	}
 	m.log("delete %s at %s, epoch %d", queue, n.pair.name, epoch)
@@ -537,7 +550,7 @@ func (m *model) check() {
 	owners := map[string]string{}
 	for _, p := range m.pairs {
 		for queue := range p.queues {
-			if p.fleetID == "" {
+			if p.fleetID == "" || p.fenced[queue] != nil {
 				continue
 			}
 			queue = p.fleetID + " " + queue
@@ -560,7 +573,9 @@ func (m *model) settle() {
 		}
 	}
 	m.check()
+	m.settleMoves()
 	m.joinAll()
+	m.endMoves()
 	want, got := map[string]string{}, map[string]string{}
 	for _, p := range m.pairs {
 		report, err := p.active.Reconcile(m.t.Context(), m.queues(p.active), nil)

@@ -166,6 +166,9 @@ func (r *reconciler) decide(name string, old stored) (change, entryValue) {
 		v.Pair, v.Epoch, v.Term = r.d.opts.Pair, epoch, r.term
 		return write, v
 	}
+	if moving := r.d.opts.Moving; moving != nil && epoch != 0 && moving(name) {
+		return keep, entryValue{} // FinishMove has changed the entry, or will change it
+	}
 	r.conflicts[name] = Conflict{Queue: name, Epoch: epoch, Pair: old.Pair, PairEpoch: old.Epoch}
 	return keep, entryValue{}
 }

@@ -21,7 +21,7 @@ const (
 	MaxLabels = 32
 
 	maxPairBytes  = 63
-	maxValueBytes = 16 << 10
+	maxValueBytes = 32 << 10
 )
 
 // State is the state of a pair in the directory.
