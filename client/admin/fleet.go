@@ -4,6 +4,7 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"iter"
 
 	"google.golang.org/grpc"
@@ -94,6 +95,33 @@ func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.Rebuil
 func (n *Node) LeaveFleet(ctx context.Context) error {
 	if _, err := n.fleet().LeaveFleet(ctx, &pb.LeaveFleetRequest{}); err != nil {
 		return wrap("leave the fleet", n.node.OnceError(ctx, err))
+	}
+	return nil
+}
+
+// MoveQueues begins a move of queues of another pair to this node's pair: either the given queues, or those of a
+// placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active of
+// its pair. Errors: [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused] if a queue
+// is part of another move, or if the pair is draining; [client.ErrUnavailable] if etcd does not respond: the move may
+// have begun.
+func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*pb.MoveQueuesResponse, error) {
+	resp, err := n.fleet().MoveQueues(ctx, &pb.MoveQueuesRequest{Queues: queues, Group: group})
+	return resp, n.fail(ctx, "move queues", err)
+}
+
+// Moves returns the moves of queues that have not ended. If the node is the active of its pair, it also returns the
+// last moves to this pair that have ended, and the progress of the moves to this pair. Errors: [client.ErrRefused] if
+// the pair belongs to no fleet.
+func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
+	resp, err := n.fleet().ListMoves(ctx, &pb.ListMovesRequest{})
+	return resp, n.fail(ctx, "list moves", err)
+}
+
+// CancelMove cancels a move to this node's pair. The node must be the active of its pair. Errors: [client.ErrRefused]
+// if there is no such move, or if the pair has already taken the queues; [client.ErrOutcomeUnknown].
+func (n *Node) CancelMove(ctx context.Context, epoch uint64) error {
+	if _, err := n.fleet().CancelMove(ctx, &pb.CancelMoveRequest{Epoch: epoch}); err != nil {
+		return wrap(fmt.Sprint("cancel move ", epoch), n.node.OnceError(ctx, err))
 	}
 	return nil
 }

@@ -100,6 +100,11 @@ func (i *Interceptor) check(ctx context.Context, need access.Need, known bool, m
 			return fmt.Errorf("%w: method %s is not for nodes of another site", access.ErrDenied, method)
 		}
 		return nil
+	case access.FromContext(ctx).Fleet:
+		if !need.Fleet {
+			return fmt.Errorf("%w: method %s is not for nodes of another pair", access.ErrDenied, method)
+		}
+		return nil
 	case need.Right == access.Peer:
 		if i.o.Unauthenticated == nil || access.FromContext(ctx).Peer {
 			return nil

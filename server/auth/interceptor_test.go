@@ -63,6 +63,17 @@ func TestBegin(t *testing.T) {
 	g.Finish(ctx, pb.QueueService_Publish_FullMethodName, nil, start, status.Error(codes.PermissionDenied, ""))
 	require.Len(t, seen, 2)
 
+	shown = &access.Identity{Principal: "fleet", Fleet: true}
+	_, _, err = g.Begin(t.Context(), pb.FleetService_FenceQueues_FullMethodName)
+	require.NoError(t, err)
+	for _, method := range []string{
+		pb.FleetService_MoveQueues_FullMethodName, pb.QueueService_Publish_FullMethodName,
+		pb.SiteService_PullLog_FullMethodName, pb.ReplicationService_Replicate_FullMethodName,
+	} {
+		_, _, err = g.Begin(t.Context(), method)
+		require.Equal(t, codes.PermissionDenied, status.Code(err), method)
+	}
+
 	shown, wrong = nil, fmt.Errorf("%w: the token has expired", access.ErrUnauthenticated)
 	_, _, err = g.Begin(t.Context(), pb.QueueService_Publish_FullMethodName)
 	require.Equal(t, codes.Unauthenticated, status.Code(err))

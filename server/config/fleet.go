@@ -15,6 +15,7 @@ type Fleet struct {
 	Prefix    string   `key:"prefix" usage:"key prefix of the fleet in etcd; equal on all pairs"`
 	Endpoints []string `key:"endpoints" usage:"endpoints of the etcd of the fleet, comma-separated or a list; TLS, user and password are those of coordinator.etcd. Default: coordinator.etcd.endpoints"`
 	Labels    []string `key:"labels" usage:"labels of this pair as key=value, comma-separated or a list, at most 32; placement rules select pairs by their labels"`
+	TokenFile string   `key:"token-file" usage:"file with secrets shared by all pairs of the fleet, one per line: the first is sent to other pairs, all are accepted from them. Queues are moved between pairs with it"`
 }
 
 // FleetEndpoints returns the endpoints of the etcd of the fleet.
@@ -41,8 +42,8 @@ func (f *Fleet) Map() map[string]string {
 func (c *Config) checkFleet(k *checker) {
 	f := &c.Fleet
 	if f.Pair == "" {
-		if len(f.Endpoints) > 0 || len(f.Labels) > 0 {
-			k.fail("fleet.pair", "required with fleet.endpoints and fleet.labels")
+		if len(f.Endpoints) > 0 || len(f.Labels) > 0 || f.TokenFile != "" {
+			k.fail("fleet.pair", "required with fleet.endpoints, fleet.labels and fleet.token-file")
 		}
 		return
 	}
@@ -58,6 +59,7 @@ func (c *Config) checkFleet(k *checker) {
 	default:
 		c.checkEtcdAccess(k)
 	}
+	c.checkFleetReach(k)
 	labels := f.Map()
 	for _, label := range f.Labels {
 		if key, _, ok := strings.Cut(label, "="); !ok || key == "" {
@@ -70,6 +72,15 @@ func (c *Config) checkFleet(k *checker) {
 	}
 	if err := fleet.CheckLabels(labels); err != nil {
 		k.fail("fleet.labels", "%v", err)
+	}
+}
+
+// checkFleetReach rejects a fleet of which the pairs cannot authenticate each other, unless Insecure is set or only
+// processes on this host can connect to the node.
+func (c *Config) checkFleetReach(k *checker) {
+	if !c.Insecure && !c.TLS.On() && c.Fleet.TokenFile == "" && !LocalOnly(c.Listen) {
+		k.fail("fleet.token-file", "without a client certificate (tls.cert), other pairs cannot authenticate this one when "+
+			"queues are moved: set fleet.token-file at all pairs, or permit any client to act as another pair with --insecure")
 	}
 }
 

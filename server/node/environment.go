@@ -35,6 +35,8 @@ type Environment struct {
 	// InProcess is called with the connection through which the console and the AMQP port call the node's services.
 	// The connection is valid while the node serves.
 	InProcess func(grpc.ClientConnInterface)
+	// MoveStep is called before each step of a move of queues to this pair. If it returns an error, the step fails.
+	MoveStep func(ctx context.Context, step string) error
 }
 
 func (s Environment) listen(ctx context.Context, address string) (net.Listener, error) {

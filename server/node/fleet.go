@@ -4,18 +4,22 @@ package node
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/metadata"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcdconn"
 	"github.com/lockstep-mq/lockstep/fleet"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/ops/member"
+	"github.com/lockstep-mq/lockstep/server/ops/mover"
 	"github.com/lockstep-mq/lockstep/store/query"
 )
 
@@ -37,7 +41,25 @@ func (n *node) newFleet() (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %w", config.ErrInvalid, err)
 	}
+	n.mover = mover.New(mover.Options{
+		Pair: n.cfg.Fleet.Pair, Member: n.fleet, Store: n.store, Serving: n.serving,
+		Dial:      n.environment.dialOptions(mover.DialOptions(n.secrets.own, n.secrets.fleetToken)),
+		Supported: n.supportsFleets, Step: n.environment.MoveStep, Logger: n.log.Named("mover"),
+	})
 	return nil
+}
+
+const fleetPrincipal = "fleet"
+
+func (n *node) fleetTokenIdentity(ctx context.Context) (*access.Identity, error) {
+	if tokens := n.secrets.fleetToken; tokens != nil {
+		for _, shown := range metadata.ValueFromIncomingContext(ctx, mover.TokenKey) {
+			if tokens.Contains(shown) {
+				return &access.Identity{Principal: fleetPrincipal, Method: access.MethodFleetToken, Fleet: true}, nil
+			}
+		}
+	}
+	return nil, nil //nolint:nilnil // another caller
 }
 
 func (n *node) openFleetClient() (*clientv3.Client, error) {

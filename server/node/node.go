@@ -41,6 +41,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/tracing"
 	"github.com/lockstep-mq/lockstep/server/ops/maintenance"
 	"github.com/lockstep-mq/lockstep/server/ops/member"
+	"github.com/lockstep-mq/lockstep/server/ops/mover"
 	"github.com/lockstep-mq/lockstep/server/ops/scrub"
 	"github.com/lockstep-mq/lockstep/server/ops/settings"
 	"github.com/lockstep-mq/lockstep/server/ops/site"
@@ -254,6 +255,7 @@ type node struct {
 	tracing     *tracing.Tracer // nil without tracing
 	site        *site.Manager
 	fleet       *member.Manager  // nil without fleet.pair
+	mover       *mover.Manager   // nil without fleet.pair
 	fleetClient *clientv3.Client // nil without fleet.pair
 	authn       *authn.Authn
 
@@ -407,6 +409,10 @@ func (n *node) runGroups(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { n.site.Run(ctx) })
 	running.Go(func() { n.runSite(ctx) })
 	running.Go(func() { n.fleet.Run(ctx) })
+	if n.fleet != nil {
+		running.Go(func() { n.mover.Run(ctx) })
+		running.Go(func() { n.queues.WatchMoves(ctx) })
+	}
 }
 
 // every calls fn immediately and then at each interval until ctx ends.

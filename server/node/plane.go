@@ -209,6 +209,7 @@ func (p *dataPlane) beginServing() {
 	if primary != nil {
 		p.node.site.Activate(primary)
 		p.node.fleet.Activate(primary)
+		p.node.mover.Activate(primary)
 	}
 	p.serveByRole()
 }
@@ -294,6 +295,7 @@ func (p *dataPlane) StopActive(_ context.Context, next failover.NodeInfo) error 
 	}
 	p.node.site.Deactivate()
 	p.node.fleet.Deactivate()
+	p.node.mover.Deactivate()
 	if session != nil {
 		session.SetPaused(true)
 		session.End(p.node.notActiveError(next))

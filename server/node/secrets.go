@@ -27,6 +27,7 @@ type secrets struct {
 	// Each of the following is nil if it is not configured.
 	own, etcd, raft, metrics, console, site *tlsfiles.Source
 	peerToken, metricsToken, siteToken      *secretfile.File
+	fleetToken                              *secretfile.File
 	raftNames                               []string
 	all                                     []watchedFiles
 
@@ -115,6 +116,7 @@ func (s *secrets) openTokens(cfg *config.Config, log *zap.Logger) error {
 		{&s.peerToken, "peer-token-file", cfg.PeerToken},
 		{&s.metricsToken, "metrics.token-file", cfg.Metrics.Token},
 		{&s.siteToken, "site.token-file", cfg.Site.TokenFile},
+		{&s.fleetToken, "fleet.token-file", cfg.Fleet.TokenFile},
 	} {
 		if f.path == "" {
 			continue

@@ -36,7 +36,7 @@ func (n *node) newServer() server.Server {
 	} else {
 		o.Authenticators = append(o.Authenticators, n.peerSecretIdentity)
 	}
-	o.Authenticators = append(o.Authenticators, n.siteTokenIdentity, n.authn.Authenticate)
+	o.Authenticators = append(o.Authenticators, n.siteTokenIdentity, n.fleetTokenIdentity, n.authn.Authenticate)
 	n.interceptor = auth.New(o)
 	n.queues = queue.New(n.serving, n.store, n.settings.Live().Limits, n.rules)
 	n.queues.SetTracer(n.tracing)
@@ -62,7 +62,7 @@ func (n *node) register(s server.Registrar) {
 	}))
 	pb.RegisterSiteServiceServer(s, site.NewService(n.site, n.closing))
 	pb.RegisterFleetServiceServer(s, memberrpc.New(memberrpc.Options{
-		Manager: n.fleet, Pair: n.cfg.Fleet.Pair, NotActive: n.notActive,
+		Manager: n.fleet, Mover: n.mover, Pair: n.cfg.Fleet.Pair, NotActive: n.notActive,
 	}))
 	pb.RegisterMaintenanceServiceServer(s, rpc.New(rpc.Options{
 		Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Settings: n.settings, Closing: n.closing,

@@ -15,6 +15,7 @@ import (
 type Target struct {
 	Queue, Subscription string
 
+	// Found reports whether the queue exists. A fenced queue counts as missing.
 	Found bool
 	// QueueID is txn.NoQueue if the queue does not exist.
 	QueueID uint64
@@ -102,6 +103,9 @@ func (t *Target) fill(st *queue.State) {
 	t.QueueID, t.SubID = txn.NoQueue, txn.NoSub
 	q := st.QueueByName(t.Queue)
 	if q == nil {
+		return
+	}
+	if _, _, fenced := q.Fence(); fenced {
 		return
 	}
 	t.Found, t.QueueID, t.Config, t.Forwards = true, q.ID(), q.Config(), q.Forwards()

@@ -13,6 +13,7 @@ package lockstepv1
 import (
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
+	durationpb "google.golang.org/protobuf/types/known/durationpb"
 	reflect "reflect"
 	sync "sync"
 	unsafe "unsafe"
@@ -24,6 +25,79 @@ const (
 	// Verify that runtime/protoimpl is sufficiently up-to-date.
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
+
+// MovePhase is the phase of a move of queues.
+type MovePhase int32
+
+const (
+	// Unknown: only the target knows the phase.
+	MovePhase_MOVE_PHASE_UNSPECIFIED MovePhase = 0
+	// The import has not begun.
+	MovePhase_MOVE_PHASE_WAITING MovePhase = 1
+	// The target copies messages while the source serves the queues.
+	MovePhase_MOVE_PHASE_COPYING MovePhase = 2
+	// The source may have fenced the queues; the target copies the rest.
+	MovePhase_MOVE_PHASE_FENCED MovePhase = 3
+	// The target owns the queues. The directory is changed, and the source deletes its copy.
+	MovePhase_MOVE_PHASE_TAKEN MovePhase = 4
+	// The move was canceled. The source removes its fence.
+	MovePhase_MOVE_PHASE_CANCELED MovePhase = 5
+	// The move has ended, and the target owns the queues.
+	MovePhase_MOVE_PHASE_DONE MovePhase = 6
+	// The move has ended, and the source owns the queues.
+	MovePhase_MOVE_PHASE_NOT_MOVED MovePhase = 7
+)
+
+// Enum value maps for MovePhase.
+var (
+	MovePhase_name = map[int32]string{
+		0: "MOVE_PHASE_UNSPECIFIED",
+		1: "MOVE_PHASE_WAITING",
+		2: "MOVE_PHASE_COPYING",
+		3: "MOVE_PHASE_FENCED",
+		4: "MOVE_PHASE_TAKEN",
+		5: "MOVE_PHASE_CANCELED",
+		6: "MOVE_PHASE_DONE",
+		7: "MOVE_PHASE_NOT_MOVED",
+	}
+	MovePhase_value = map[string]int32{
+		"MOVE_PHASE_UNSPECIFIED": 0,
+		"MOVE_PHASE_WAITING":     1,
+		"MOVE_PHASE_COPYING":     2,
+		"MOVE_PHASE_FENCED":      3,
+		"MOVE_PHASE_TAKEN":       4,
+		"MOVE_PHASE_CANCELED":    5,
+		"MOVE_PHASE_DONE":        6,
+		"MOVE_PHASE_NOT_MOVED":   7,
+	}
+)
+
+func (x MovePhase) Enum() *MovePhase {
+	p := new(MovePhase)
+	*p = x
+	return p
+}
+
+func (x MovePhase) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (MovePhase) Descriptor() protoreflect.EnumDescriptor {
+	return file_lockstep_v1_fleet_proto_enumTypes[0].Descriptor()
+}
+
+func (MovePhase) Type() protoreflect.EnumType {
+	return &file_lockstep_v1_fleet_proto_enumTypes[0]
+}
+
+func (x MovePhase) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use MovePhase.Descriptor instead.
+func (MovePhase) EnumDescriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{0}
+}
 
 // DirectoryProblem is the reason why no queues can be created in a fleet.
 type DirectoryProblem int32
@@ -78,11 +152,11 @@ func (x DirectoryProblem) String() string {
 }
 
 func (DirectoryProblem) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1_fleet_proto_enumTypes[0].Descriptor()
+	return file_lockstep_v1_fleet_proto_enumTypes[1].Descriptor()
 }
 
 func (DirectoryProblem) Type() protoreflect.EnumType {
-	return &file_lockstep_v1_fleet_proto_enumTypes[0]
+	return &file_lockstep_v1_fleet_proto_enumTypes[1]
 }
 
 func (x DirectoryProblem) Number() protoreflect.EnumNumber {
@@ -91,7 +165,7 @@ func (x DirectoryProblem) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use DirectoryProblem.Descriptor instead.
 func (DirectoryProblem) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{0}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{1}
 }
 
 // PairState is the state of a pair in a fleet.
@@ -135,11 +209,11 @@ func (x PairState) String() string {
 }
 
 func (PairState) Descriptor() protoreflect.EnumDescriptor {
-	return file_lockstep_v1_fleet_proto_enumTypes[1].Descriptor()
+	return file_lockstep_v1_fleet_proto_enumTypes[2].Descriptor()
 }
 
 func (PairState) Type() protoreflect.EnumType {
-	return &file_lockstep_v1_fleet_proto_enumTypes[1]
+	return &file_lockstep_v1_fleet_proto_enumTypes[2]
 }
 
 func (x PairState) Number() protoreflect.EnumNumber {
@@ -148,7 +222,7 @@ func (x PairState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PairState.Descriptor instead.
 func (PairState) EnumDescriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{1}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{2}
 }
 
 // GetFleetRequest is empty.
@@ -1501,11 +1575,1367 @@ func (*LeaveFleetResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{20}
 }
 
+// MoveQueuesRequest selects the queues of a move. Either `queues` or `group` must be set.
+type MoveQueuesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Names of the queues, at most 50, all of one other pair. Dead-letter queues and forward targets of the queues must be
+	// included.
+	Queues []string `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Placement group: all of its queues are moved.
+	Group         string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveQueuesRequest) Reset() {
+	*x = MoveQueuesRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveQueuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveQueuesRequest) ProtoMessage() {}
+
+func (x *MoveQueuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveQueuesRequest.ProtoReflect.Descriptor instead.
+func (*MoveQueuesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *MoveQueuesRequest) GetQueues() []string {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *MoveQueuesRequest) GetGroup() string {
+	if x != nil {
+		return x.Group
+	}
+	return ""
+}
+
+// MoveQueuesResponse identifies a move.
+type MoveQueuesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Source pair.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Queues of the move, sorted.
+	Queues        []string `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveQueuesResponse) Reset() {
+	*x = MoveQueuesResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveQueuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveQueuesResponse) ProtoMessage() {}
+
+func (x *MoveQueuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveQueuesResponse.ProtoReflect.Descriptor instead.
+func (*MoveQueuesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *MoveQueuesResponse) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *MoveQueuesResponse) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *MoveQueuesResponse) GetQueues() []string {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+// FleetMove is a move of queues.
+type FleetMove struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Source pair.
+	From string `protobuf:"bytes,2,opt,name=from,proto3" json:"from,omitempty"`
+	// Target pair.
+	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
+	// Queues, sorted.
+	Queues []string `protobuf:"bytes,4,rep,name=queues,proto3" json:"queues,omitempty"`
+	// Phase. The fields below are set only by the active node of the target.
+	Phase MovePhase `protobuf:"varint,5,opt,name=phase,proto3,enum=lockstep.v1.MovePhase" json:"phase,omitempty"`
+	// Bytes of messages that were copied since this node began or resumed the move.
+	CopiedBytes uint64 `protobuf:"varint,6,opt,name=copied_bytes,json=copiedBytes,proto3" json:"copied_bytes,omitempty"`
+	// Approximate bytes of messages that are not copied yet.
+	RemainingBytes uint64 `protobuf:"varint,7,opt,name=remaining_bytes,json=remainingBytes,proto3" json:"remaining_bytes,omitempty"`
+	// Number of passes over the messages.
+	Passes uint32 `protobuf:"varint,8,opt,name=passes,proto3" json:"passes,omitempty"`
+	// Error of the last attempt, or the reason of the cancellation; otherwise empty.
+	Error string `protobuf:"bytes,9,opt,name=error,proto3" json:"error,omitempty"`
+	// Time between the request for the fence and the take; only after the take.
+	Pause         *durationpb.Duration `protobuf:"bytes,10,opt,name=pause,proto3" json:"pause,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FleetMove) Reset() {
+	*x = FleetMove{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FleetMove) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FleetMove) ProtoMessage() {}
+
+func (x *FleetMove) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FleetMove.ProtoReflect.Descriptor instead.
+func (*FleetMove) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *FleetMove) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FleetMove) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *FleetMove) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *FleetMove) GetQueues() []string {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *FleetMove) GetPhase() MovePhase {
+	if x != nil {
+		return x.Phase
+	}
+	return MovePhase_MOVE_PHASE_UNSPECIFIED
+}
+
+func (x *FleetMove) GetCopiedBytes() uint64 {
+	if x != nil {
+		return x.CopiedBytes
+	}
+	return 0
+}
+
+func (x *FleetMove) GetRemainingBytes() uint64 {
+	if x != nil {
+		return x.RemainingBytes
+	}
+	return 0
+}
+
+func (x *FleetMove) GetPasses() uint32 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
+}
+
+func (x *FleetMove) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *FleetMove) GetPause() *durationpb.Duration {
+	if x != nil {
+		return x.Pause
+	}
+	return nil
+}
+
+// ListMovesRequest is empty.
+type ListMovesRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMovesRequest) Reset() {
+	*x = ListMovesRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMovesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMovesRequest) ProtoMessage() {}
+
+func (x *ListMovesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMovesRequest.ProtoReflect.Descriptor instead.
+func (*ListMovesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{24}
+}
+
+// ListMovesResponse contains moves.
+type ListMovesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Moves, in the order of their epochs. At most 100 moves that have ended.
+	Moves []*FleetMove `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	// The copy of the directory receives changes. Otherwise, moves to other pairs may be missing.
+	Current       bool `protobuf:"varint,2,opt,name=current,proto3" json:"current,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListMovesResponse) Reset() {
+	*x = ListMovesResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListMovesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListMovesResponse) ProtoMessage() {}
+
+func (x *ListMovesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListMovesResponse.ProtoReflect.Descriptor instead.
+func (*ListMovesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *ListMovesResponse) GetMoves() []*FleetMove {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *ListMovesResponse) GetCurrent() bool {
+	if x != nil {
+		return x.Current
+	}
+	return false
+}
+
+// CancelMoveRequest selects a move.
+type CancelMoveRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch         uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelMoveRequest) Reset() {
+	*x = CancelMoveRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelMoveRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelMoveRequest) ProtoMessage() {}
+
+func (x *CancelMoveRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelMoveRequest.ProtoReflect.Descriptor instead.
+func (*CancelMoveRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *CancelMoveRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// CancelMoveResponse is empty.
+type CancelMoveResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CancelMoveResponse) Reset() {
+	*x = CancelMoveResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CancelMoveResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CancelMoveResponse) ProtoMessage() {}
+
+func (x *CancelMoveResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CancelMoveResponse.ProtoReflect.Descriptor instead.
+func (*CancelMoveResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{27}
+}
+
+// GetMoveSourceRequest selects queues of the source.
+type GetMoveSourceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Name of the source: another pair refuses the request.
+	Pair string `protobuf:"bytes,2,opt,name=pair,proto3" json:"pair,omitempty"`
+	// Names of the queues, at most 1,000.
+	Queues        []string `protobuf:"bytes,3,rep,name=queues,proto3" json:"queues,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMoveSourceRequest) Reset() {
+	*x = GetMoveSourceRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMoveSourceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMoveSourceRequest) ProtoMessage() {}
+
+func (x *GetMoveSourceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMoveSourceRequest.ProtoReflect.Descriptor instead.
+func (*GetMoveSourceRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *GetMoveSourceRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *GetMoveSourceRequest) GetPair() string {
+	if x != nil {
+		return x.Pair
+	}
+	return ""
+}
+
+func (x *GetMoveSourceRequest) GetQueues() []string {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+// GetMoveSourceResponse describes the queues of a move.
+type GetMoveSourceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Queues, in the order of their numbers.
+	Queues []*MoveSourceQueue `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
+	// The queues are fenced under the epoch.
+	Fenced        bool `protobuf:"varint,2,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMoveSourceResponse) Reset() {
+	*x = GetMoveSourceResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMoveSourceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMoveSourceResponse) ProtoMessage() {}
+
+func (x *GetMoveSourceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMoveSourceResponse.ProtoReflect.Descriptor instead.
+func (*GetMoveSourceResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *GetMoveSourceResponse) GetQueues() []*MoveSourceQueue {
+	if x != nil {
+		return x.Queues
+	}
+	return nil
+}
+
+func (x *GetMoveSourceResponse) GetFenced() bool {
+	if x != nil {
+		return x.Fenced
+	}
+	return false
+}
+
+// MoveSourceQueue is a queue of the source.
+type MoveSourceQueue struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the queue.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Number of the queue at the source.
+	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
+	// The queue has priorities.
+	Prioritized bool `protobuf:"varint,3,opt,name=prioritized,proto3" json:"prioritized,omitempty"`
+	// Sequence of the next message.
+	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`
+	// Live messages.
+	Messages uint64 `protobuf:"varint,5,opt,name=messages,proto3" json:"messages,omitempty"`
+	// Their size in bytes.
+	Bytes         uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveSourceQueue) Reset() {
+	*x = MoveSourceQueue{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveSourceQueue) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveSourceQueue) ProtoMessage() {}
+
+func (x *MoveSourceQueue) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveSourceQueue.ProtoReflect.Descriptor instead.
+func (*MoveSourceQueue) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *MoveSourceQueue) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *MoveSourceQueue) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *MoveSourceQueue) GetPrioritized() bool {
+	if x != nil {
+		return x.Prioritized
+	}
+	return false
+}
+
+func (x *MoveSourceQueue) GetNextSequence() uint64 {
+	if x != nil {
+		return x.NextSequence
+	}
+	return 0
+}
+
+func (x *MoveSourceQueue) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+func (x *MoveSourceQueue) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// PullMessagesRequest requests messages.
+type PullMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Number of the queue at the source.
+	QueueId uint64 `protobuf:"varint,2,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Lowest sequence.
+	From          uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullMessagesRequest) Reset() {
+	*x = PullMessagesRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullMessagesRequest) ProtoMessage() {}
+
+func (x *PullMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullMessagesRequest.ProtoReflect.Descriptor instead.
+func (*PullMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *PullMessagesRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PullMessagesRequest) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+func (x *PullMessagesRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+// PullMessagesResponse contains all live messages from a sequence up to its last one.
+type PullMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The lowest sequence that the response covers.
+	From uint64 `protobuf:"varint,1,opt,name=from,proto3" json:"from,omitempty"`
+	// Sequences, ascending.
+	Sequences []uint64 `protobuf:"varint,2,rep,packed,name=sequences,proto3" json:"sequences,omitempty"`
+	// Records of the messages, one for each sequence.
+	Records       [][]byte `protobuf:"bytes,3,rep,name=records,proto3" json:"records,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullMessagesResponse) Reset() {
+	*x = PullMessagesResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullMessagesResponse) ProtoMessage() {}
+
+func (x *PullMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullMessagesResponse.ProtoReflect.Descriptor instead.
+func (*PullMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *PullMessagesResponse) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *PullMessagesResponse) GetSequences() []uint64 {
+	if x != nil {
+		return x.Sequences
+	}
+	return nil
+}
+
+func (x *PullMessagesResponse) GetRecords() [][]byte {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+// PullStateRequest requests the next part of the state of a queue.
+type PullStateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Number of the queue at the source.
+	QueueId uint64 `protobuf:"varint,2,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Key of the last pair of the previous part; empty for the first part.
+	After         []byte `protobuf:"bytes,3,opt,name=after,proto3" json:"after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullStateRequest) Reset() {
+	*x = PullStateRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullStateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullStateRequest) ProtoMessage() {}
+
+func (x *PullStateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullStateRequest.ProtoReflect.Descriptor instead.
+func (*PullStateRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *PullStateRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PullStateRequest) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+func (x *PullStateRequest) GetAfter() []byte {
+	if x != nil {
+		return x.After
+	}
+	return nil
+}
+
+// PullStateResponse contains a part of the state of a queue.
+type PullStateResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Keys of the pairs, in order.
+	Keys [][]byte `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Values, one for each key.
+	Values [][]byte `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
+	// No pairs follow. The part is empty then.
+	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PullStateResponse) Reset() {
+	*x = PullStateResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PullStateResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PullStateResponse) ProtoMessage() {}
+
+func (x *PullStateResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PullStateResponse.ProtoReflect.Descriptor instead.
+func (*PullStateResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *PullStateResponse) GetKeys() [][]byte {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *PullStateResponse) GetValues() [][]byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *PullStateResponse) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+// FenceQueuesRequest selects the queues of a move.
+type FenceQueuesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Name of the target.
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Numbers of the queues at the source, ascending.
+	QueueIds []uint64 `protobuf:"varint,3,rep,packed,name=queue_ids,json=queueIds,proto3" json:"queue_ids,omitempty"`
+	// Name of the source: another pair refuses the request.
+	From          string `protobuf:"bytes,4,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceQueuesRequest) Reset() {
+	*x = FenceQueuesRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceQueuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceQueuesRequest) ProtoMessage() {}
+
+func (x *FenceQueuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceQueuesRequest.ProtoReflect.Descriptor instead.
+func (*FenceQueuesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *FenceQueuesRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *FenceQueuesRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *FenceQueuesRequest) GetQueueIds() []uint64 {
+	if x != nil {
+		return x.QueueIds
+	}
+	return nil
+}
+
+func (x *FenceQueuesRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+// FenceQueuesResponse is empty.
+type FenceQueuesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FenceQueuesResponse) Reset() {
+	*x = FenceQueuesResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FenceQueuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FenceQueuesResponse) ProtoMessage() {}
+
+func (x *FenceQueuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FenceQueuesResponse.ProtoReflect.Descriptor instead.
+func (*FenceQueuesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{36}
+}
+
+// GetMoveDigestsRequest selects a move.
+type GetMoveDigestsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch         uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMoveDigestsRequest) Reset() {
+	*x = GetMoveDigestsRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMoveDigestsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMoveDigestsRequest) ProtoMessage() {}
+
+func (x *GetMoveDigestsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMoveDigestsRequest.ProtoReflect.Descriptor instead.
+func (*GetMoveDigestsRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *GetMoveDigestsRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+// GetMoveDigestsResponse contains the digests of the queues of a move.
+type GetMoveDigestsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Digests.
+	Digests       []*MoveDigest `protobuf:"bytes,1,rep,name=digests,proto3" json:"digests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetMoveDigestsResponse) Reset() {
+	*x = GetMoveDigestsResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetMoveDigestsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetMoveDigestsResponse) ProtoMessage() {}
+
+func (x *GetMoveDigestsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetMoveDigestsResponse.ProtoReflect.Descriptor instead.
+func (*GetMoveDigestsResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *GetMoveDigestsResponse) GetDigests() []*MoveDigest {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
+// MoveDigest is the digest of a queue.
+type MoveDigest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the queue at the source.
+	QueueId uint64 `protobuf:"varint,1,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// SHA-256 of the live messages and the state of the queue.
+	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// Number of live messages.
+	Messages      uint64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveDigest) Reset() {
+	*x = MoveDigest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveDigest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveDigest) ProtoMessage() {}
+
+func (x *MoveDigest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveDigest.ProtoReflect.Descriptor instead.
+func (*MoveDigest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *MoveDigest) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+func (x *MoveDigest) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *MoveDigest) GetMessages() uint64 {
+	if x != nil {
+		return x.Messages
+	}
+	return 0
+}
+
+// UnfenceQueuesRequest selects a move.
+type UnfenceQueuesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Name of the target.
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Name of the source: another pair refuses the request.
+	From          string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnfenceQueuesRequest) Reset() {
+	*x = UnfenceQueuesRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnfenceQueuesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnfenceQueuesRequest) ProtoMessage() {}
+
+func (x *UnfenceQueuesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnfenceQueuesRequest.ProtoReflect.Descriptor instead.
+func (*UnfenceQueuesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *UnfenceQueuesRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *UnfenceQueuesRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *UnfenceQueuesRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+// UnfenceQueuesResponse is empty.
+type UnfenceQueuesResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnfenceQueuesResponse) Reset() {
+	*x = UnfenceQueuesResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnfenceQueuesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnfenceQueuesResponse) ProtoMessage() {}
+
+func (x *UnfenceQueuesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnfenceQueuesResponse.ProtoReflect.Descriptor instead.
+func (*UnfenceQueuesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{41}
+}
+
+// DropMovedRequest selects a move.
+type DropMovedRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Name of the target.
+	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
+	// Name of the source: another pair refuses the request.
+	From          string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropMovedRequest) Reset() {
+	*x = DropMovedRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropMovedRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropMovedRequest) ProtoMessage() {}
+
+func (x *DropMovedRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropMovedRequest.ProtoReflect.Descriptor instead.
+func (*DropMovedRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *DropMovedRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *DropMovedRequest) GetTo() string {
+	if x != nil {
+		return x.To
+	}
+	return ""
+}
+
+func (x *DropMovedRequest) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+// DropMovedResponse is empty.
+type DropMovedResponse struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DropMovedResponse) Reset() {
+	*x = DropMovedResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DropMovedResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DropMovedResponse) ProtoMessage() {}
+
+func (x *DropMovedResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DropMovedResponse.ProtoReflect.Descriptor instead.
+func (*DropMovedResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{43}
+}
+
 var File_lockstep_v1_fleet_proto protoreflect.FileDescriptor
 
 const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\n" +
-	"\x17lockstep/v1/fleet.proto\x12\vlockstep.v1\"\x11\n" +
+	"\x17lockstep/v1/fleet.proto\x12\vlockstep.v1\x1a\x1egoogle/protobuf/duration.proto\"\x11\n" +
 	"\x0fGetFleetRequest\"\xff\x01\n" +
 	"\x10GetFleetResponse\x12\x12\n" +
 	"\x04pair\x18\x01 \x01(\tR\x04pair\x129\n" +
@@ -1603,7 +3033,97 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"pair_epoch\x18\x04 \x01(\x04R\tpairEpoch\"\x13\n" +
 	"\x11LeaveFleetRequest\"\x14\n" +
-	"\x12LeaveFleetResponse*\xf9\x01\n" +
+	"\x12LeaveFleetResponse\"A\n" +
+	"\x11MoveQueuesRequest\x12\x16\n" +
+	"\x06queues\x18\x01 \x03(\tR\x06queues\x12\x14\n" +
+	"\x05group\x18\x02 \x01(\tR\x05group\"V\n" +
+	"\x12MoveQueuesResponse\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x16\n" +
+	"\x06queues\x18\x03 \x03(\tR\x06queues\"\xb6\x02\n" +
+	"\tFleetMove\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04from\x18\x02 \x01(\tR\x04from\x12\x0e\n" +
+	"\x02to\x18\x03 \x01(\tR\x02to\x12\x16\n" +
+	"\x06queues\x18\x04 \x03(\tR\x06queues\x12,\n" +
+	"\x05phase\x18\x05 \x01(\x0e2\x16.lockstep.v1.MovePhaseR\x05phase\x12!\n" +
+	"\fcopied_bytes\x18\x06 \x01(\x04R\vcopiedBytes\x12'\n" +
+	"\x0fremaining_bytes\x18\a \x01(\x04R\x0eremainingBytes\x12\x16\n" +
+	"\x06passes\x18\b \x01(\rR\x06passes\x12\x14\n" +
+	"\x05error\x18\t \x01(\tR\x05error\x12/\n" +
+	"\x05pause\x18\n" +
+	" \x01(\v2\x19.google.protobuf.DurationR\x05pause\"\x12\n" +
+	"\x10ListMovesRequest\"[\n" +
+	"\x11ListMovesResponse\x12,\n" +
+	"\x05moves\x18\x01 \x03(\v2\x16.lockstep.v1.FleetMoveR\x05moves\x12\x18\n" +
+	"\acurrent\x18\x02 \x01(\bR\acurrent\")\n" +
+	"\x11CancelMoveRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"\x14\n" +
+	"\x12CancelMoveResponse\"X\n" +
+	"\x14GetMoveSourceRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x12\n" +
+	"\x04pair\x18\x02 \x01(\tR\x04pair\x12\x16\n" +
+	"\x06queues\x18\x03 \x03(\tR\x06queues\"e\n" +
+	"\x15GetMoveSourceResponse\x124\n" +
+	"\x06queues\x18\x01 \x03(\v2\x1c.lockstep.v1.MoveSourceQueueR\x06queues\x12\x16\n" +
+	"\x06fenced\x18\x02 \x01(\bR\x06fenced\"\xae\x01\n" +
+	"\x0fMoveSourceQueue\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\x04R\x02id\x12 \n" +
+	"\vprioritized\x18\x03 \x01(\bR\vprioritized\x12#\n" +
+	"\rnext_sequence\x18\x04 \x01(\x04R\fnextSequence\x12\x1a\n" +
+	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"Z\n" +
+	"\x13PullMessagesRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
+	"\bqueue_id\x18\x02 \x01(\x04R\aqueueId\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\x04R\x04from\"b\n" +
+	"\x14PullMessagesResponse\x12\x12\n" +
+	"\x04from\x18\x01 \x01(\x04R\x04from\x12\x1c\n" +
+	"\tsequences\x18\x02 \x03(\x04R\tsequences\x12\x18\n" +
+	"\arecords\x18\x03 \x03(\fR\arecords\"Y\n" +
+	"\x10PullStateRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
+	"\bqueue_id\x18\x02 \x01(\x04R\aqueueId\x12\x14\n" +
+	"\x05after\x18\x03 \x01(\fR\x05after\"S\n" +
+	"\x11PullStateResponse\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\fR\x04keys\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\fR\x06values\x12\x12\n" +
+	"\x04last\x18\x03 \x01(\bR\x04last\"k\n" +
+	"\x12FenceQueuesRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x1b\n" +
+	"\tqueue_ids\x18\x03 \x03(\x04R\bqueueIds\x12\x12\n" +
+	"\x04from\x18\x04 \x01(\tR\x04from\"\x15\n" +
+	"\x13FenceQueuesResponse\"-\n" +
+	"\x15GetMoveDigestsRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\"K\n" +
+	"\x16GetMoveDigestsResponse\x121\n" +
+	"\adigests\x18\x01 \x03(\v2\x17.lockstep.v1.MoveDigestR\adigests\"[\n" +
+	"\n" +
+	"MoveDigest\x12\x19\n" +
+	"\bqueue_id\x18\x01 \x01(\x04R\aqueueId\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x1a\n" +
+	"\bmessages\x18\x03 \x01(\x04R\bmessages\"P\n" +
+	"\x14UnfenceQueuesRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\"\x17\n" +
+	"\x15UnfenceQueuesResponse\"L\n" +
+	"\x10DropMovedRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x0e\n" +
+	"\x02to\x18\x02 \x01(\tR\x02to\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\"\x13\n" +
+	"\x11DropMovedResponse*\xcc\x01\n" +
+	"\tMovePhase\x12\x1a\n" +
+	"\x16MOVE_PHASE_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12MOVE_PHASE_WAITING\x10\x01\x12\x16\n" +
+	"\x12MOVE_PHASE_COPYING\x10\x02\x12\x15\n" +
+	"\x11MOVE_PHASE_FENCED\x10\x03\x12\x14\n" +
+	"\x10MOVE_PHASE_TAKEN\x10\x04\x12\x17\n" +
+	"\x13MOVE_PHASE_CANCELED\x10\x05\x12\x13\n" +
+	"\x0fMOVE_PHASE_DONE\x10\x06\x12\x18\n" +
+	"\x14MOVE_PHASE_NOT_MOVED\x10\a*\xf9\x01\n" +
 	"\x10DirectoryProblem\x12!\n" +
 	"\x1dDIRECTORY_PROBLEM_UNSPECIFIED\x10\x00\x12!\n" +
 	"\x1dDIRECTORY_PROBLEM_UNAVAILABLE\x10\x01\x12\x1a\n" +
@@ -1616,7 +3136,7 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\x16PAIR_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPAIR_STATE_OPEN\x10\x01\x12\x17\n" +
 	"\x13PAIR_STATE_DRAINING\x10\x02\x12\x16\n" +
-	"\x12PAIR_STATE_JOINING\x10\x032\x82\x05\n" +
+	"\x12PAIR_STATE_JOINING\x10\x032\xb8\v\n" +
 	"\fFleetService\x12G\n" +
 	"\bGetFleet\x12\x1c.lockstep.v1.GetFleetRequest\x1a\x1d.lockstep.v1.GetFleetResponse\x12Y\n" +
 	"\x0eListPlacements\x12\".lockstep.v1.ListPlacementsRequest\x1a#.lockstep.v1.ListPlacementsResponse\x12_\n" +
@@ -1625,7 +3145,19 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\fSetPairState\x12 .lockstep.v1.SetPairStateRequest\x1a!.lockstep.v1.SetPairStateResponse\x12_\n" +
 	"\x10RebuildDirectory\x12$.lockstep.v1.RebuildDirectoryRequest\x1a%.lockstep.v1.RebuildDirectoryResponse\x12M\n" +
 	"\n" +
-	"LeaveFleet\x12\x1e.lockstep.v1.LeaveFleetRequest\x1a\x1f.lockstep.v1.LeaveFleetResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
+	"LeaveFleet\x12\x1e.lockstep.v1.LeaveFleetRequest\x1a\x1f.lockstep.v1.LeaveFleetResponse\x12M\n" +
+	"\n" +
+	"MoveQueues\x12\x1e.lockstep.v1.MoveQueuesRequest\x1a\x1f.lockstep.v1.MoveQueuesResponse\x12J\n" +
+	"\tListMoves\x12\x1d.lockstep.v1.ListMovesRequest\x1a\x1e.lockstep.v1.ListMovesResponse\x12M\n" +
+	"\n" +
+	"CancelMove\x12\x1e.lockstep.v1.CancelMoveRequest\x1a\x1f.lockstep.v1.CancelMoveResponse\x12V\n" +
+	"\rGetMoveSource\x12!.lockstep.v1.GetMoveSourceRequest\x1a\".lockstep.v1.GetMoveSourceResponse\x12U\n" +
+	"\fPullMessages\x12 .lockstep.v1.PullMessagesRequest\x1a!.lockstep.v1.PullMessagesResponse0\x01\x12J\n" +
+	"\tPullState\x12\x1d.lockstep.v1.PullStateRequest\x1a\x1e.lockstep.v1.PullStateResponse\x12P\n" +
+	"\vFenceQueues\x12\x1f.lockstep.v1.FenceQueuesRequest\x1a .lockstep.v1.FenceQueuesResponse\x12Y\n" +
+	"\x0eGetMoveDigests\x12\".lockstep.v1.GetMoveDigestsRequest\x1a#.lockstep.v1.GetMoveDigestsResponse\x12V\n" +
+	"\rUnfenceQueues\x12!.lockstep.v1.UnfenceQueuesRequest\x1a\".lockstep.v1.UnfenceQueuesResponse\x12J\n" +
+	"\tDropMoved\x12\x1d.lockstep.v1.DropMovedRequest\x1a\x1e.lockstep.v1.DropMovedResponseB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"
 
 var (
 	file_lockstep_v1_fleet_proto_rawDescOnce sync.Once
@@ -1639,69 +3171,119 @@ func file_lockstep_v1_fleet_proto_rawDescGZIP() []byte {
 	return file_lockstep_v1_fleet_proto_rawDescData
 }
 
-var file_lockstep_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_lockstep_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_lockstep_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_lockstep_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_lockstep_v1_fleet_proto_goTypes = []any{
-	(DirectoryProblem)(0),               // 0: lockstep.v1.DirectoryProblem
-	(PairState)(0),                      // 1: lockstep.v1.PairState
-	(*GetFleetRequest)(nil),             // 2: lockstep.v1.GetFleetRequest
-	(*GetFleetResponse)(nil),            // 3: lockstep.v1.GetFleetResponse
-	(*FleetMembership)(nil),             // 4: lockstep.v1.FleetMembership
-	(*FleetDirectory)(nil),              // 5: lockstep.v1.FleetDirectory
-	(*FleetPair)(nil),                   // 6: lockstep.v1.FleetPair
-	(*PairLoad)(nil),                    // 7: lockstep.v1.PairLoad
-	(*PlacementRule)(nil),               // 8: lockstep.v1.PlacementRule
-	(*Placement)(nil),                   // 9: lockstep.v1.Placement
-	(*ListPlacementsRequest)(nil),       // 10: lockstep.v1.ListPlacementsRequest
-	(*ListPlacementsResponse)(nil),      // 11: lockstep.v1.ListPlacementsResponse
-	(*PutPlacementRuleRequest)(nil),     // 12: lockstep.v1.PutPlacementRuleRequest
-	(*PutPlacementRuleResponse)(nil),    // 13: lockstep.v1.PutPlacementRuleResponse
-	(*DeletePlacementRuleRequest)(nil),  // 14: lockstep.v1.DeletePlacementRuleRequest
-	(*DeletePlacementRuleResponse)(nil), // 15: lockstep.v1.DeletePlacementRuleResponse
-	(*SetPairStateRequest)(nil),         // 16: lockstep.v1.SetPairStateRequest
-	(*SetPairStateResponse)(nil),        // 17: lockstep.v1.SetPairStateResponse
-	(*RebuildDirectoryRequest)(nil),     // 18: lockstep.v1.RebuildDirectoryRequest
-	(*RebuildDirectoryResponse)(nil),    // 19: lockstep.v1.RebuildDirectoryResponse
-	(*DirectoryConflict)(nil),           // 20: lockstep.v1.DirectoryConflict
-	(*LeaveFleetRequest)(nil),           // 21: lockstep.v1.LeaveFleetRequest
-	(*LeaveFleetResponse)(nil),          // 22: lockstep.v1.LeaveFleetResponse
-	nil,                                 // 23: lockstep.v1.FleetPair.LabelsEntry
-	nil,                                 // 24: lockstep.v1.PlacementRule.LabelsEntry
+	(MovePhase)(0),                      // 0: lockstep.v1.MovePhase
+	(DirectoryProblem)(0),               // 1: lockstep.v1.DirectoryProblem
+	(PairState)(0),                      // 2: lockstep.v1.PairState
+	(*GetFleetRequest)(nil),             // 3: lockstep.v1.GetFleetRequest
+	(*GetFleetResponse)(nil),            // 4: lockstep.v1.GetFleetResponse
+	(*FleetMembership)(nil),             // 5: lockstep.v1.FleetMembership
+	(*FleetDirectory)(nil),              // 6: lockstep.v1.FleetDirectory
+	(*FleetPair)(nil),                   // 7: lockstep.v1.FleetPair
+	(*PairLoad)(nil),                    // 8: lockstep.v1.PairLoad
+	(*PlacementRule)(nil),               // 9: lockstep.v1.PlacementRule
+	(*Placement)(nil),                   // 10: lockstep.v1.Placement
+	(*ListPlacementsRequest)(nil),       // 11: lockstep.v1.ListPlacementsRequest
+	(*ListPlacementsResponse)(nil),      // 12: lockstep.v1.ListPlacementsResponse
+	(*PutPlacementRuleRequest)(nil),     // 13: lockstep.v1.PutPlacementRuleRequest
+	(*PutPlacementRuleResponse)(nil),    // 14: lockstep.v1.PutPlacementRuleResponse
+	(*DeletePlacementRuleRequest)(nil),  // 15: lockstep.v1.DeletePlacementRuleRequest
+	(*DeletePlacementRuleResponse)(nil), // 16: lockstep.v1.DeletePlacementRuleResponse
+	(*SetPairStateRequest)(nil),         // 17: lockstep.v1.SetPairStateRequest
+	(*SetPairStateResponse)(nil),        // 18: lockstep.v1.SetPairStateResponse
+	(*RebuildDirectoryRequest)(nil),     // 19: lockstep.v1.RebuildDirectoryRequest
+	(*RebuildDirectoryResponse)(nil),    // 20: lockstep.v1.RebuildDirectoryResponse
+	(*DirectoryConflict)(nil),           // 21: lockstep.v1.DirectoryConflict
+	(*LeaveFleetRequest)(nil),           // 22: lockstep.v1.LeaveFleetRequest
+	(*LeaveFleetResponse)(nil),          // 23: lockstep.v1.LeaveFleetResponse
+	(*MoveQueuesRequest)(nil),           // 24: lockstep.v1.MoveQueuesRequest
+	(*MoveQueuesResponse)(nil),          // 25: lockstep.v1.MoveQueuesResponse
+	(*FleetMove)(nil),                   // 26: lockstep.v1.FleetMove
+	(*ListMovesRequest)(nil),            // 27: lockstep.v1.ListMovesRequest
+	(*ListMovesResponse)(nil),           // 28: lockstep.v1.ListMovesResponse
+	(*CancelMoveRequest)(nil),           // 29: lockstep.v1.CancelMoveRequest
+	(*CancelMoveResponse)(nil),          // 30: lockstep.v1.CancelMoveResponse
+	(*GetMoveSourceRequest)(nil),        // 31: lockstep.v1.GetMoveSourceRequest
+	(*GetMoveSourceResponse)(nil),       // 32: lockstep.v1.GetMoveSourceResponse
+	(*MoveSourceQueue)(nil),             // 33: lockstep.v1.MoveSourceQueue
+	(*PullMessagesRequest)(nil),         // 34: lockstep.v1.PullMessagesRequest
+	(*PullMessagesResponse)(nil),        // 35: lockstep.v1.PullMessagesResponse
+	(*PullStateRequest)(nil),            // 36: lockstep.v1.PullStateRequest
+	(*PullStateResponse)(nil),           // 37: lockstep.v1.PullStateResponse
+	(*FenceQueuesRequest)(nil),          // 38: lockstep.v1.FenceQueuesRequest
+	(*FenceQueuesResponse)(nil),         // 39: lockstep.v1.FenceQueuesResponse
+	(*GetMoveDigestsRequest)(nil),       // 40: lockstep.v1.GetMoveDigestsRequest
+	(*GetMoveDigestsResponse)(nil),      // 41: lockstep.v1.GetMoveDigestsResponse
+	(*MoveDigest)(nil),                  // 42: lockstep.v1.MoveDigest
+	(*UnfenceQueuesRequest)(nil),        // 43: lockstep.v1.UnfenceQueuesRequest
+	(*UnfenceQueuesResponse)(nil),       // 44: lockstep.v1.UnfenceQueuesResponse
+	(*DropMovedRequest)(nil),            // 45: lockstep.v1.DropMovedRequest
+	(*DropMovedResponse)(nil),           // 46: lockstep.v1.DropMovedResponse
+	nil,                                 // 47: lockstep.v1.FleetPair.LabelsEntry
+	nil,                                 // 48: lockstep.v1.PlacementRule.LabelsEntry
+	(*durationpb.Duration)(nil),         // 49: google.protobuf.Duration
 }
 var file_lockstep_v1_fleet_proto_depIdxs = []int32{
-	5,  // 0: lockstep.v1.GetFleetResponse.directory:type_name -> lockstep.v1.FleetDirectory
-	6,  // 1: lockstep.v1.GetFleetResponse.pairs:type_name -> lockstep.v1.FleetPair
-	8,  // 2: lockstep.v1.GetFleetResponse.rules:type_name -> lockstep.v1.PlacementRule
-	4,  // 3: lockstep.v1.GetFleetResponse.membership:type_name -> lockstep.v1.FleetMembership
-	20, // 4: lockstep.v1.FleetMembership.conflicts:type_name -> lockstep.v1.DirectoryConflict
-	0,  // 5: lockstep.v1.FleetDirectory.problem:type_name -> lockstep.v1.DirectoryProblem
-	1,  // 6: lockstep.v1.FleetPair.state:type_name -> lockstep.v1.PairState
-	23, // 7: lockstep.v1.FleetPair.labels:type_name -> lockstep.v1.FleetPair.LabelsEntry
-	7,  // 8: lockstep.v1.FleetPair.load:type_name -> lockstep.v1.PairLoad
-	24, // 9: lockstep.v1.PlacementRule.labels:type_name -> lockstep.v1.PlacementRule.LabelsEntry
-	9,  // 10: lockstep.v1.ListPlacementsResponse.placements:type_name -> lockstep.v1.Placement
-	8,  // 11: lockstep.v1.PutPlacementRuleRequest.rule:type_name -> lockstep.v1.PlacementRule
-	1,  // 12: lockstep.v1.SetPairStateRequest.state:type_name -> lockstep.v1.PairState
-	20, // 13: lockstep.v1.RebuildDirectoryResponse.conflicts:type_name -> lockstep.v1.DirectoryConflict
-	2,  // 14: lockstep.v1.FleetService.GetFleet:input_type -> lockstep.v1.GetFleetRequest
-	10, // 15: lockstep.v1.FleetService.ListPlacements:input_type -> lockstep.v1.ListPlacementsRequest
-	12, // 16: lockstep.v1.FleetService.PutPlacementRule:input_type -> lockstep.v1.PutPlacementRuleRequest
-	14, // 17: lockstep.v1.FleetService.DeletePlacementRule:input_type -> lockstep.v1.DeletePlacementRuleRequest
-	16, // 18: lockstep.v1.FleetService.SetPairState:input_type -> lockstep.v1.SetPairStateRequest
-	18, // 19: lockstep.v1.FleetService.RebuildDirectory:input_type -> lockstep.v1.RebuildDirectoryRequest
-	21, // 20: lockstep.v1.FleetService.LeaveFleet:input_type -> lockstep.v1.LeaveFleetRequest
-	3,  // 21: lockstep.v1.FleetService.GetFleet:output_type -> lockstep.v1.GetFleetResponse
-	11, // 22: lockstep.v1.FleetService.ListPlacements:output_type -> lockstep.v1.ListPlacementsResponse
-	13, // 23: lockstep.v1.FleetService.PutPlacementRule:output_type -> lockstep.v1.PutPlacementRuleResponse
-	15, // 24: lockstep.v1.FleetService.DeletePlacementRule:output_type -> lockstep.v1.DeletePlacementRuleResponse
-	17, // 25: lockstep.v1.FleetService.SetPairState:output_type -> lockstep.v1.SetPairStateResponse
-	19, // 26: lockstep.v1.FleetService.RebuildDirectory:output_type -> lockstep.v1.RebuildDirectoryResponse
-	22, // 27: lockstep.v1.FleetService.LeaveFleet:output_type -> lockstep.v1.LeaveFleetResponse
-	21, // [21:28] is the sub-list for method output_type
-	14, // [14:21] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	6,  // 0: lockstep.v1.GetFleetResponse.directory:type_name -> lockstep.v1.FleetDirectory
+	7,  // 1: lockstep.v1.GetFleetResponse.pairs:type_name -> lockstep.v1.FleetPair
+	9,  // 2: lockstep.v1.GetFleetResponse.rules:type_name -> lockstep.v1.PlacementRule
+	5,  // 3: lockstep.v1.GetFleetResponse.membership:type_name -> lockstep.v1.FleetMembership
+	21, // 4: lockstep.v1.FleetMembership.conflicts:type_name -> lockstep.v1.DirectoryConflict
+	1,  // 5: lockstep.v1.FleetDirectory.problem:type_name -> lockstep.v1.DirectoryProblem
+	2,  // 6: lockstep.v1.FleetPair.state:type_name -> lockstep.v1.PairState
+	47, // 7: lockstep.v1.FleetPair.labels:type_name -> lockstep.v1.FleetPair.LabelsEntry
+	8,  // 8: lockstep.v1.FleetPair.load:type_name -> lockstep.v1.PairLoad
+	48, // 9: lockstep.v1.PlacementRule.labels:type_name -> lockstep.v1.PlacementRule.LabelsEntry
+	10, // 10: lockstep.v1.ListPlacementsResponse.placements:type_name -> lockstep.v1.Placement
+	9,  // 11: lockstep.v1.PutPlacementRuleRequest.rule:type_name -> lockstep.v1.PlacementRule
+	2,  // 12: lockstep.v1.SetPairStateRequest.state:type_name -> lockstep.v1.PairState
+	21, // 13: lockstep.v1.RebuildDirectoryResponse.conflicts:type_name -> lockstep.v1.DirectoryConflict
+	0,  // 14: lockstep.v1.FleetMove.phase:type_name -> lockstep.v1.MovePhase
+	49, // 15: lockstep.v1.FleetMove.pause:type_name -> google.protobuf.Duration
+	26, // 16: lockstep.v1.ListMovesResponse.moves:type_name -> lockstep.v1.FleetMove
+	33, // 17: lockstep.v1.GetMoveSourceResponse.queues:type_name -> lockstep.v1.MoveSourceQueue
+	42, // 18: lockstep.v1.GetMoveDigestsResponse.digests:type_name -> lockstep.v1.MoveDigest
+	3,  // 19: lockstep.v1.FleetService.GetFleet:input_type -> lockstep.v1.GetFleetRequest
+	11, // 20: lockstep.v1.FleetService.ListPlacements:input_type -> lockstep.v1.ListPlacementsRequest
+	13, // 21: lockstep.v1.FleetService.PutPlacementRule:input_type -> lockstep.v1.PutPlacementRuleRequest
+	15, // 22: lockstep.v1.FleetService.DeletePlacementRule:input_type -> lockstep.v1.DeletePlacementRuleRequest
+	17, // 23: lockstep.v1.FleetService.SetPairState:input_type -> lockstep.v1.SetPairStateRequest
+	19, // 24: lockstep.v1.FleetService.RebuildDirectory:input_type -> lockstep.v1.RebuildDirectoryRequest
+	22, // 25: lockstep.v1.FleetService.LeaveFleet:input_type -> lockstep.v1.LeaveFleetRequest
+	24, // 26: lockstep.v1.FleetService.MoveQueues:input_type -> lockstep.v1.MoveQueuesRequest
+	27, // 27: lockstep.v1.FleetService.ListMoves:input_type -> lockstep.v1.ListMovesRequest
+	29, // 28: lockstep.v1.FleetService.CancelMove:input_type -> lockstep.v1.CancelMoveRequest
+	31, // 29: lockstep.v1.FleetService.GetMoveSource:input_type -> lockstep.v1.GetMoveSourceRequest
+	34, // 30: lockstep.v1.FleetService.PullMessages:input_type -> lockstep.v1.PullMessagesRequest
+	36, // 31: lockstep.v1.FleetService.PullState:input_type -> lockstep.v1.PullStateRequest
+	38, // 32: lockstep.v1.FleetService.FenceQueues:input_type -> lockstep.v1.FenceQueuesRequest
+	40, // 33: lockstep.v1.FleetService.GetMoveDigests:input_type -> lockstep.v1.GetMoveDigestsRequest
+	43, // 34: lockstep.v1.FleetService.UnfenceQueues:input_type -> lockstep.v1.UnfenceQueuesRequest
+	45, // 35: lockstep.v1.FleetService.DropMoved:input_type -> lockstep.v1.DropMovedRequest
+	4,  // 36: lockstep.v1.FleetService.GetFleet:output_type -> lockstep.v1.GetFleetResponse
+	12, // 37: lockstep.v1.FleetService.ListPlacements:output_type -> lockstep.v1.ListPlacementsResponse
+	14, // 38: lockstep.v1.FleetService.PutPlacementRule:output_type -> lockstep.v1.PutPlacementRuleResponse
+	16, // 39: lockstep.v1.FleetService.DeletePlacementRule:output_type -> lockstep.v1.DeletePlacementRuleResponse
+	18, // 40: lockstep.v1.FleetService.SetPairState:output_type -> lockstep.v1.SetPairStateResponse
+	20, // 41: lockstep.v1.FleetService.RebuildDirectory:output_type -> lockstep.v1.RebuildDirectoryResponse
+	23, // 42: lockstep.v1.FleetService.LeaveFleet:output_type -> lockstep.v1.LeaveFleetResponse
+	25, // 43: lockstep.v1.FleetService.MoveQueues:output_type -> lockstep.v1.MoveQueuesResponse
+	28, // 44: lockstep.v1.FleetService.ListMoves:output_type -> lockstep.v1.ListMovesResponse
+	30, // 45: lockstep.v1.FleetService.CancelMove:output_type -> lockstep.v1.CancelMoveResponse
+	32, // 46: lockstep.v1.FleetService.GetMoveSource:output_type -> lockstep.v1.GetMoveSourceResponse
+	35, // 47: lockstep.v1.FleetService.PullMessages:output_type -> lockstep.v1.PullMessagesResponse
+	37, // 48: lockstep.v1.FleetService.PullState:output_type -> lockstep.v1.PullStateResponse
+	39, // 49: lockstep.v1.FleetService.FenceQueues:output_type -> lockstep.v1.FenceQueuesResponse
+	41, // 50: lockstep.v1.FleetService.GetMoveDigests:output_type -> lockstep.v1.GetMoveDigestsResponse
+	44, // 51: lockstep.v1.FleetService.UnfenceQueues:output_type -> lockstep.v1.UnfenceQueuesResponse
+	46, // 52: lockstep.v1.FleetService.DropMoved:output_type -> lockstep.v1.DropMovedResponse
+	36, // [36:53] is the sub-list for method output_type
+	19, // [19:36] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_fleet_proto_init() }
@@ -1714,8 +3296,8 @@ func file_lockstep_v1_fleet_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_fleet_proto_rawDesc), len(file_lockstep_v1_fleet_proto_rawDesc)),
-			NumEnums:      2,
-			NumMessages:   23,
+			NumEnums:      3,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

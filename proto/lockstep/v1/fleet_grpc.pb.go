@@ -30,6 +30,16 @@ const (
 	FleetService_SetPairState_FullMethodName        = "/lockstep.v1.FleetService/SetPairState"
 	FleetService_RebuildDirectory_FullMethodName    = "/lockstep.v1.FleetService/RebuildDirectory"
 	FleetService_LeaveFleet_FullMethodName          = "/lockstep.v1.FleetService/LeaveFleet"
+	FleetService_MoveQueues_FullMethodName          = "/lockstep.v1.FleetService/MoveQueues"
+	FleetService_ListMoves_FullMethodName           = "/lockstep.v1.FleetService/ListMoves"
+	FleetService_CancelMove_FullMethodName          = "/lockstep.v1.FleetService/CancelMove"
+	FleetService_GetMoveSource_FullMethodName       = "/lockstep.v1.FleetService/GetMoveSource"
+	FleetService_PullMessages_FullMethodName        = "/lockstep.v1.FleetService/PullMessages"
+	FleetService_PullState_FullMethodName           = "/lockstep.v1.FleetService/PullState"
+	FleetService_FenceQueues_FullMethodName         = "/lockstep.v1.FleetService/FenceQueues"
+	FleetService_GetMoveDigests_FullMethodName      = "/lockstep.v1.FleetService/GetMoveDigests"
+	FleetService_UnfenceQueues_FullMethodName       = "/lockstep.v1.FleetService/UnfenceQueues"
+	FleetService_DropMoved_FullMethodName           = "/lockstep.v1.FleetService/DropMoved"
 )
 
 // FleetServiceClient is the client API for FleetService service.
@@ -69,6 +79,38 @@ type FleetServiceClient interface {
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
 	// has queues and is not the last pair; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(ctx context.Context, in *LeaveFleetRequest, opts ...grpc.CallOption) (*LeaveFleetResponse, error)
+	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues after
+	// the response; ListMoves shows its progress. Served by the active node of the target. Errors: ERROR_REASON_INVALID
+	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
+	// target is draining, or if a node does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	MoveQueues(ctx context.Context, in *MoveQueuesRequest, opts ...grpc.CallOption) (*MoveQueuesResponse, error)
+	// ListMoves returns the moves that have not ended, and the last moves to this pair that have ended since the node
+	// became active.
+	ListMoves(ctx context.Context, in *ListMovesRequest, opts ...grpc.CallOption) (*ListMovesResponse, error)
+	// CancelMove cancels a move to this pair. The source serves the queues again. Served by the active node of the target.
+	// Errors: ERROR_REASON_FLEET_STATE if the target has already taken the queues, or if there is no such move;
+	// ERROR_REASON_OUTCOME_UNKNOWN.
+	CancelMove(ctx context.Context, in *CancelMoveRequest, opts ...grpc.CallOption) (*CancelMoveResponse, error)
+	// GetMoveSource returns the queues of a move. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	GetMoveSource(ctx context.Context, in *GetMoveSourceRequest, opts ...grpc.CallOption) (*GetMoveSourceResponse, error)
+	// PullMessages returns the live messages of a queue from a sequence on, up to the last one. Errors:
+	// ERROR_REASON_QUEUE_NOT_FOUND.
+	PullMessages(ctx context.Context, in *PullMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullMessagesResponse], error)
+	// PullState returns the next part of the state of a fenced queue. Errors: ERROR_REASON_FLEET_STATE if the queue is not
+	// fenced under the epoch.
+	PullState(ctx context.Context, in *PullStateRequest, opts ...grpc.CallOption) (*PullStateResponse, error)
+	// FenceQueues fences the queues of a move: from then on, the source does not serve or change them. Errors:
+	// ERROR_REASON_QUEUE_NOT_FOUND, ERROR_REASON_QUEUE_IN_USE, ERROR_REASON_FLEET_STATE.
+	FenceQueues(ctx context.Context, in *FenceQueuesRequest, opts ...grpc.CallOption) (*FenceQueuesResponse, error)
+	// GetMoveDigests returns the digests of the fenced queues of a move. It reads all their messages. Errors:
+	// ERROR_REASON_FLEET_STATE if the queues are not fenced under the epoch.
+	GetMoveDigests(ctx context.Context, in *GetMoveDigestsRequest, opts ...grpc.CallOption) (*GetMoveDigestsResponse, error)
+	// UnfenceQueues removes the fence of a move after the target has canceled the import in its log. If there is no
+	// fence, the source refuses a later one with the same epoch.
+	UnfenceQueues(ctx context.Context, in *UnfenceQueuesRequest, opts ...grpc.CallOption) (*UnfenceQueuesResponse, error)
+	// DropMoved deletes the fenced queues of a move after the target has taken them. Errors:
+	// ERROR_REASON_DIRECTORY_UNAVAILABLE until the copy of the directory of the source contains the new owner.
+	DropMoved(ctx context.Context, in *DropMovedRequest, opts ...grpc.CallOption) (*DropMovedResponse, error)
 }
 
 type fleetServiceClient struct {
@@ -149,6 +191,115 @@ func (c *fleetServiceClient) LeaveFleet(ctx context.Context, in *LeaveFleetReque
 	return out, nil
 }
 
+func (c *fleetServiceClient) MoveQueues(ctx context.Context, in *MoveQueuesRequest, opts ...grpc.CallOption) (*MoveQueuesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MoveQueuesResponse)
+	err := c.cc.Invoke(ctx, FleetService_MoveQueues_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) ListMoves(ctx context.Context, in *ListMovesRequest, opts ...grpc.CallOption) (*ListMovesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListMovesResponse)
+	err := c.cc.Invoke(ctx, FleetService_ListMoves_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) CancelMove(ctx context.Context, in *CancelMoveRequest, opts ...grpc.CallOption) (*CancelMoveResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CancelMoveResponse)
+	err := c.cc.Invoke(ctx, FleetService_CancelMove_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) GetMoveSource(ctx context.Context, in *GetMoveSourceRequest, opts ...grpc.CallOption) (*GetMoveSourceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetMoveSourceResponse)
+	err := c.cc.Invoke(ctx, FleetService_GetMoveSource_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) PullMessages(ctx context.Context, in *PullMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullMessagesResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &FleetService_ServiceDesc.Streams[0], FleetService_PullMessages_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PullMessagesRequest, PullMessagesResponse]{ClientStream: stream}
+	if err := x.ClientStream.SendMsg(in); err != nil {
+		return nil, err
+	}
+	if err := x.ClientStream.CloseSend(); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FleetService_PullMessagesClient = grpc.ServerStreamingClient[PullMessagesResponse]
+
+func (c *fleetServiceClient) PullState(ctx context.Context, in *PullStateRequest, opts ...grpc.CallOption) (*PullStateResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PullStateResponse)
+	err := c.cc.Invoke(ctx, FleetService_PullState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) FenceQueues(ctx context.Context, in *FenceQueuesRequest, opts ...grpc.CallOption) (*FenceQueuesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(FenceQueuesResponse)
+	err := c.cc.Invoke(ctx, FleetService_FenceQueues_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) GetMoveDigests(ctx context.Context, in *GetMoveDigestsRequest, opts ...grpc.CallOption) (*GetMoveDigestsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetMoveDigestsResponse)
+	err := c.cc.Invoke(ctx, FleetService_GetMoveDigests_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) UnfenceQueues(ctx context.Context, in *UnfenceQueuesRequest, opts ...grpc.CallOption) (*UnfenceQueuesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(UnfenceQueuesResponse)
+	err := c.cc.Invoke(ctx, FleetService_UnfenceQueues_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) DropMoved(ctx context.Context, in *DropMovedRequest, opts ...grpc.CallOption) (*DropMovedResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DropMovedResponse)
+	err := c.cc.Invoke(ctx, FleetService_DropMoved_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // FleetServiceServer is the server API for FleetService service.
 // All implementations must embed UnimplementedFleetServiceServer
 // for forward compatibility.
@@ -186,6 +337,38 @@ type FleetServiceServer interface {
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
 	// has queues and is not the last pair; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error)
+	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues after
+	// the response; ListMoves shows its progress. Served by the active node of the target. Errors: ERROR_REASON_INVALID
+	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
+	// target is draining, or if a node does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	MoveQueues(context.Context, *MoveQueuesRequest) (*MoveQueuesResponse, error)
+	// ListMoves returns the moves that have not ended, and the last moves to this pair that have ended since the node
+	// became active.
+	ListMoves(context.Context, *ListMovesRequest) (*ListMovesResponse, error)
+	// CancelMove cancels a move to this pair. The source serves the queues again. Served by the active node of the target.
+	// Errors: ERROR_REASON_FLEET_STATE if the target has already taken the queues, or if there is no such move;
+	// ERROR_REASON_OUTCOME_UNKNOWN.
+	CancelMove(context.Context, *CancelMoveRequest) (*CancelMoveResponse, error)
+	// GetMoveSource returns the queues of a move. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	GetMoveSource(context.Context, *GetMoveSourceRequest) (*GetMoveSourceResponse, error)
+	// PullMessages returns the live messages of a queue from a sequence on, up to the last one. Errors:
+	// ERROR_REASON_QUEUE_NOT_FOUND.
+	PullMessages(*PullMessagesRequest, grpc.ServerStreamingServer[PullMessagesResponse]) error
+	// PullState returns the next part of the state of a fenced queue. Errors: ERROR_REASON_FLEET_STATE if the queue is not
+	// fenced under the epoch.
+	PullState(context.Context, *PullStateRequest) (*PullStateResponse, error)
+	// FenceQueues fences the queues of a move: from then on, the source does not serve or change them. Errors:
+	// ERROR_REASON_QUEUE_NOT_FOUND, ERROR_REASON_QUEUE_IN_USE, ERROR_REASON_FLEET_STATE.
+	FenceQueues(context.Context, *FenceQueuesRequest) (*FenceQueuesResponse, error)
+	// GetMoveDigests returns the digests of the fenced queues of a move. It reads all their messages. Errors:
+	// ERROR_REASON_FLEET_STATE if the queues are not fenced under the epoch.
+	GetMoveDigests(context.Context, *GetMoveDigestsRequest) (*GetMoveDigestsResponse, error)
+	// UnfenceQueues removes the fence of a move after the target has canceled the import in its log. If there is no
+	// fence, the source refuses a later one with the same epoch.
+	UnfenceQueues(context.Context, *UnfenceQueuesRequest) (*UnfenceQueuesResponse, error)
+	// DropMoved deletes the fenced queues of a move after the target has taken them. Errors:
+	// ERROR_REASON_DIRECTORY_UNAVAILABLE until the copy of the directory of the source contains the new owner.
+	DropMoved(context.Context, *DropMovedRequest) (*DropMovedResponse, error)
 	mustEmbedUnimplementedFleetServiceServer()
 }
 
@@ -216,6 +399,36 @@ func (UnimplementedFleetServiceServer) RebuildDirectory(context.Context, *Rebuil
 }
 func (UnimplementedFleetServiceServer) LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LeaveFleet not implemented")
+}
+func (UnimplementedFleetServiceServer) MoveQueues(context.Context, *MoveQueuesRequest) (*MoveQueuesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MoveQueues not implemented")
+}
+func (UnimplementedFleetServiceServer) ListMoves(context.Context, *ListMovesRequest) (*ListMovesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListMoves not implemented")
+}
+func (UnimplementedFleetServiceServer) CancelMove(context.Context, *CancelMoveRequest) (*CancelMoveResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CancelMove not implemented")
+}
+func (UnimplementedFleetServiceServer) GetMoveSource(context.Context, *GetMoveSourceRequest) (*GetMoveSourceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMoveSource not implemented")
+}
+func (UnimplementedFleetServiceServer) PullMessages(*PullMessagesRequest, grpc.ServerStreamingServer[PullMessagesResponse]) error {
+	return status.Error(codes.Unimplemented, "method PullMessages not implemented")
+}
+func (UnimplementedFleetServiceServer) PullState(context.Context, *PullStateRequest) (*PullStateResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PullState not implemented")
+}
+func (UnimplementedFleetServiceServer) FenceQueues(context.Context, *FenceQueuesRequest) (*FenceQueuesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method FenceQueues not implemented")
+}
+func (UnimplementedFleetServiceServer) GetMoveDigests(context.Context, *GetMoveDigestsRequest) (*GetMoveDigestsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetMoveDigests not implemented")
+}
+func (UnimplementedFleetServiceServer) UnfenceQueues(context.Context, *UnfenceQueuesRequest) (*UnfenceQueuesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method UnfenceQueues not implemented")
+}
+func (UnimplementedFleetServiceServer) DropMoved(context.Context, *DropMovedRequest) (*DropMovedResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DropMoved not implemented")
 }
 func (UnimplementedFleetServiceServer) mustEmbedUnimplementedFleetServiceServer() {}
 func (UnimplementedFleetServiceServer) testEmbeddedByValue()                      {}
@@ -364,6 +577,179 @@ func _FleetService_LeaveFleet_Handler(srv interface{}, ctx context.Context, dec 
 	return interceptor(ctx, in, info, handler)
 }
 
+func _FleetService_MoveQueues_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MoveQueuesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).MoveQueues(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_MoveQueues_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).MoveQueues(ctx, req.(*MoveQueuesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_ListMoves_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListMovesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).ListMoves(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_ListMoves_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).ListMoves(ctx, req.(*ListMovesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_CancelMove_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CancelMoveRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).CancelMove(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_CancelMove_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).CancelMove(ctx, req.(*CancelMoveRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_GetMoveSource_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMoveSourceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).GetMoveSource(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_GetMoveSource_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).GetMoveSource(ctx, req.(*GetMoveSourceRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_PullMessages_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(PullMessagesRequest)
+	if err := stream.RecvMsg(m); err != nil {
+		return err
+	}
+	return srv.(FleetServiceServer).PullMessages(m, &grpc.GenericServerStream[PullMessagesRequest, PullMessagesResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type FleetService_PullMessagesServer = grpc.ServerStreamingServer[PullMessagesResponse]
+
+func _FleetService_PullState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PullStateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).PullState(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_PullState_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).PullState(ctx, req.(*PullStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_FenceQueues_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FenceQueuesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).FenceQueues(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_FenceQueues_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).FenceQueues(ctx, req.(*FenceQueuesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_GetMoveDigests_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetMoveDigestsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).GetMoveDigests(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_GetMoveDigests_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).GetMoveDigests(ctx, req.(*GetMoveDigestsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_UnfenceQueues_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(UnfenceQueuesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).UnfenceQueues(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_UnfenceQueues_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).UnfenceQueues(ctx, req.(*UnfenceQueuesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_DropMoved_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DropMovedRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).DropMoved(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_DropMoved_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).DropMoved(ctx, req.(*DropMovedRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // FleetService_ServiceDesc is the grpc.ServiceDesc for FleetService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -399,7 +785,49 @@ var FleetService_ServiceDesc = grpc.ServiceDesc{
 			MethodName: "LeaveFleet",
 			Handler:    _FleetService_LeaveFleet_Handler,
 		},
+		{
+			MethodName: "MoveQueues",
+			Handler:    _FleetService_MoveQueues_Handler,
+		},
+		{
+			MethodName: "ListMoves",
+			Handler:    _FleetService_ListMoves_Handler,
+		},
+		{
+			MethodName: "CancelMove",
+			Handler:    _FleetService_CancelMove_Handler,
+		},
+		{
+			MethodName: "GetMoveSource",
+			Handler:    _FleetService_GetMoveSource_Handler,
+		},
+		{
+			MethodName: "PullState",
+			Handler:    _FleetService_PullState_Handler,
+		},
+		{
+			MethodName: "FenceQueues",
+			Handler:    _FleetService_FenceQueues_Handler,
+		},
+		{
+			MethodName: "GetMoveDigests",
+			Handler:    _FleetService_GetMoveDigests_Handler,
+		},
+		{
+			MethodName: "UnfenceQueues",
+			Handler:    _FleetService_UnfenceQueues_Handler,
+		},
+		{
+			MethodName: "DropMoved",
+			Handler:    _FleetService_DropMoved_Handler,
+		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "PullMessages",
+			Handler:       _FleetService_PullMessages_Handler,
+			ServerStreams: true,
+		},
+	},
 	Metadata: "lockstep/v1/fleet.proto",
 }

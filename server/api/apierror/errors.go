@@ -360,6 +360,12 @@ var errorTable = []mapping{
 	{fleet.ErrContention, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{fleet.ErrNotActive, pb.ErrorReason_ERROR_REASON_BLOCKED}, // the role of this node is changing
 	{fleet.ErrInvalid, pb.ErrorReason_ERROR_REASON_INVALID},
+	{fleet.ErrMoving, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
+	{txn.ErrMoved, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
+	{txn.ErrMoveChanged, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
+	{txn.ErrMoveIncomplete, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
+	{txn.ErrTooManyMoves, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
+	{store.ErrNotFenced, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
 	{txn.ErrNotOwned, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{txn.ErrFleetChanged, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{txn.ErrMoved, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},

@@ -84,6 +84,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
+	if err := s.checkFence(attach.GetQueue()); err != nil { // WatchMoves ends only consumers that were attached before
+		return err
+	}
 	if attach.GetReportWaiting() {
 		consumer.EnablePendingEvents()
 	}
@@ -123,8 +126,16 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	// The reader ends when this call returns, because the context of the stream then ends, which ends Recv and Settle.
 	go c.read(stream.Context())
 	err = c.deliver(stream.Context())
-	if errors.Is(err, store.ErrNoQueue) {
-		return fmt.Errorf("queue %q or its subscription was deleted: %w", attach.GetQueue(), err)
+	return s.ended(attach.GetQueue(), err)
+}
+
+// ended returns the error that ends a consumer of a queue.
+func (s *Service) ended(queue string, err error) error {
+	switch {
+	case errors.Is(err, store.ErrNoQueue):
+		return fmt.Errorf("queue %q or its subscription was deleted: %w", queue, err)
+	case errors.Is(err, txn.ErrMoved):
+		return fmt.Errorf("consume %q: %w", queue, s.movedAway(queue))
 	}
 	return err
 }

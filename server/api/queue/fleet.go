@@ -168,10 +168,10 @@ func crossPair(err error) error {
 // resolve for a retry that was logged although its queues do not exist at this pair. If the transaction was logged
 // earlier, missing is nil, and the owners of the queues are looked up.
 func (s *Service) refusal(r *txn.Result, kept bool, missing error, queues ...string) error {
-	if r.Code != txn.ErrQueueNotFound || s.fleet == nil {
+	if r.Code != txn.ErrQueueNotFound && r.Code != txn.ErrMoved || s.fleet == nil {
 		return apierror.Refusal(r, kept)
 	}
-	if missing == nil && r.Duplicate {
+	if missing == nil && (r.Duplicate || r.Code == txn.ErrMoved) {
 		missing = s.missingOf(queues...)
 	}
 	if !apierror.ConcernsOwner(missing) && !errors.Is(missing, apierror.ErrCrossPair) {

@@ -68,6 +68,9 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 func (s *Service) published(
 	queue string, producer *pb.Producer, r *txn.Result, missing error,
 ) (*pb.PublishResponse, error) {
+	if missing == nil && r.Code == txn.ErrMoved {
+		missing = s.missingOf(queue)
+	}
 	if err := s.refusal(r, producer != nil, missing); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
@@ -151,7 +154,7 @@ func (s *Service) encodePublish(
 		return e, err
 	}
 	if e.prior != nil {
-		if e.prior.Result.Code == txn.ErrQueueNotFound {
+		if code := e.prior.Result.Code; code == txn.ErrQueueNotFound || code == txn.ErrMoved {
 			if e.missing = refused; refused == nil {
 				e.missing = s.missingOf(req.GetQueue())
 			}

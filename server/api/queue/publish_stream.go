@@ -42,6 +42,9 @@ func (c *streamCall) end(r *txn.Result, err error) {
 		// Set broken before a later request of the stream can be submitted to the recovered node.
 		c.stream.broken.Store(true)
 	}
+	if r != nil && r.Code == txn.ErrMoved {
+		c.stream.fenced.add(c.queue)
+	}
 	c.trace(r, err)
 	c.done <- replication.CommitResult{Result: r, Err: err}
 }
@@ -85,6 +88,7 @@ type publishStream struct {
 	broken atomic.Bool
 	// refused contains the errors of queues of other pairs. Only the reader uses it.
 	refused refusedQueues
+	fenced  fencedQueues
 
 	submitMu   sync.Mutex // held while requests are submitted; guards the fields below
 	ended      bool       // no more requests are submitted
@@ -343,9 +347,10 @@ func (p *publishStream) prepare(
 	}
 	if req.GetResumes() {
 		p.refused.resume(publish.GetQueue())
+		p.fenced.remove(publish.GetQueue())
 	}
 	e, err := p.server.encodePublish(
-		p.session, buf, &b.refs, publish, &p.caller, p.refused.of(publish.GetQueue()))
+		p.session, buf, &b.refs, publish, &p.caller, p.refusedFor(publish.GetQueue()))
 	b.wait, call.missing = max(b.wait, e.wait), e.missing
 	if full := p.refused.add(publish.GetQueue(), e.missing); full != nil {
 		e.prior, err, last = nil, full, true

@@ -36,3 +36,17 @@ func TestStreamStopsAfterNodeError(t *testing.T) {
 		})
 	}
 }
+
+// After a request was refused in the log because its queue is fenced, later requests of the stream are refused too,
+// until the client resumes the queue.
+func TestFencedQueueStaysRefused(t *testing.T) {
+	p := &publishStream{server: &Service{}}
+	require.NoError(t, p.refusedFor("q"))
+	call := &streamCall{stream: p, queue: "q", done: make(chan replication.CommitResult, 1)}
+	call.end(&txn.Result{Code: txn.ErrMoved}, nil)
+	require.ErrorIs(t, p.refusedFor("q"), txn.ErrMoved)
+	require.True(t, apierror.ConcernsOwner(p.refusedFor("q")))
+	require.NoError(t, p.refusedFor("other"))
+	p.fenced.remove("q")
+	require.NoError(t, p.refusedFor("q"))
+}

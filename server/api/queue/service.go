@@ -224,7 +224,8 @@ func (s *Service) describe(session *session.Session, name string) (*pb.Queue, er
 		return nil, err
 	}
 	info, err := query.QueueByName(s.store, name)
-	if errors.Is(err, store.ErrNoQueue) {
+	_, _, fenced := query.Fence(s.store, name)
+	if errors.Is(err, store.ErrNoQueue) || err == nil && fenced {
 		if err = s.missingOf(name); err == nil {
 			err = txn.ErrQueueNotFound
 		}

@@ -28,10 +28,11 @@ const (
 	MethodToken                     // a token that the pair has created
 	MethodPeerToken                 // the shared secret of the pair's nodes
 	MethodSiteToken                 // the shared secret of two sites
+	MethodFleetToken                // the shared secret of the pairs of a fleet
 )
 
 func (m Method) String() string {
-	return [...]string{"none", "certificate", "jwt", "token", "peer-token", "site-token"}[m]
+	return [...]string{"none", "certificate", "jwt", "token", "peer-token", "site-token", "fleet-token"}[m]
 }
 
 // Anonymous is the principal of a caller without credentials. Rules can grant it rights.
@@ -45,6 +46,7 @@ type Identity struct {
 	Via       string // node that authenticated the caller and forwards its calls; empty for this node
 	Peer      bool   // the caller is the other node of the pair
 	Site      bool   // the caller is a node of the other site
+	Fleet     bool   // the caller is a node of another pair of the fleet
 	// Expired, if not nil, is polled while a stream is open. It returns an error when the token has expired or was
 	// revoked. If Expired is nil, the identity is valid until the connection is closed.
 	Expired func() error

@@ -16,6 +16,7 @@ type Need struct {
 	PerQueue        bool  // Right applies to the queues in the request; the service checks each of them
 	Unauthenticated bool  // requires neither authentication nor a right
 	Site            bool  // also permitted for a node of the other site
+	Fleet           bool  // also permitted for a node of another pair of the fleet
 	Audited         bool  // all calls are logged to the audit log, not only denied ones
 }
 
@@ -98,6 +99,16 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.FleetService_SetPairState_FullMethodName:        operates(true),
 	pb.FleetService_RebuildDirectory_FullMethodName:    operates(true),
 	pb.FleetService_LeaveFleet_FullMethodName:          operates(true),
+	pb.FleetService_MoveQueues_FullMethodName:          operates(true),
+	pb.FleetService_ListMoves_FullMethodName:           operates(false),
+	pb.FleetService_CancelMove_FullMethodName:          operates(true),
+	pb.FleetService_GetMoveSource_FullMethodName:       {Right: Operate, Fleet: true},
+	pb.FleetService_PullMessages_FullMethodName:        {Right: Operate, Fleet: true, Audited: true},
+	pb.FleetService_PullState_FullMethodName:           {Right: Operate, Fleet: true},
+	pb.FleetService_FenceQueues_FullMethodName:         {Right: Operate, Fleet: true, Audited: true},
+	pb.FleetService_GetMoveDigests_FullMethodName:      {Right: Operate, Fleet: true},
+	pb.FleetService_UnfenceQueues_FullMethodName:       {Right: Operate, Fleet: true, Audited: true},
+	pb.FleetService_DropMoved_FullMethodName:           {Right: Operate, Fleet: true, Audited: true},
 
 	pb.ConnectionService_ListConnections_FullMethodName: operates(false),
 	pb.ConnectionService_CloseConnection_FullMethodName: operates(true),

@@ -117,3 +117,10 @@ func (d *dispatcher) endDue() {
 		d.dueInRead = nil
 	}
 }
+
+// EndQueue ends all consumers of a queue with the given reason.
+func (r *Registry) EndQueue(queue uint64, reason error) {
+	for _, d := range r.ofQueue(queue) {
+		r.fail(d, reason)
+	}
+}

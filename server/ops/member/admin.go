@@ -42,6 +42,9 @@ func (m *Manager) Rebuild(ctx context.Context, pairs []string) (fleet.Report, er
 // Leave can be called again after an error.
 func (m *Manager) Leave(ctx context.Context) error {
 	err := m.exclusive(ctx, func(p *replication.Primary, d *fleet.Directory) error {
+		if len(query.Moves(m.o.Store)) > 0 {
+			return fleet.ErrMoving
+		}
 		if err := d.Leave(ctx, m.queues(p)); err != nil {
 			return err
 		}

@@ -137,7 +137,7 @@ func (m *Manager) Create(
 		return err
 	}
 	defer m.creations.end(queue)
-	if _, exists := query.OwnershipEpoch(m.o.Store, queue); exists {
+	if _, exists := query.OwnershipEpoch(m.o.Store, queue); exists { // a fenced queue is refused with txn.ErrMoved
 		return commit(0)
 	}
 	owner, err := m.assign(ctx, p, queue, group)

@@ -94,6 +94,7 @@ type Manager struct {
 	left      bool          // Leave was called in this term
 	err       error         // of the last attempt to join, or to update the directory
 	conflicts []fleet.Conflict
+	blocked   func(queue string) bool // see SetBlocked
 	// reconciled is the time of the last successful Reconcile in this term.
 	reconciled time.Time
 }
@@ -120,7 +121,7 @@ func New(o Options) (*Manager, error) {
 
 func (m *Manager) newDirectory(pairID uuid.UUID) (*fleet.Directory, error) {
 	d, err := fleet.New(fleet.Options{
-		Client: m.o.Client, Prefix: m.o.Prefix, Pair: m.o.Pair, PairID: pairID.String(), State: m.pairState,
+		Client: m.o.Client, Prefix: m.o.Prefix, Pair: m.o.Pair, PairID: pairID.String(), State: m.pairState, Moving: m.moving,
 		RequestTimeout: m.o.requestTimeout, LoadTTL: m.o.loadTTL, Logger: m.log,
 	})
 	if err != nil {
@@ -277,6 +278,8 @@ func (m *Manager) mismatch(st *queue.FleetState) error {
 // pair owns the queue. It wraps txn.ErrQueueNotFound if no pair owns it, and fleet.ErrUnavailable, fleet.ErrLost,
 // fleet.ErrRestored or fleet.ErrRebuilding if the owner is unknown. Without a fleet, it is txn.ErrQueueNotFound.
 //
+// A fenced queue belongs to the target of its move, which returns fleet.ErrUnavailable until it has taken the queue.
+//
 // The caller looks up the queue in the store before and, if the result is not an *apierror.NotOwnerError, after the
 // call: the queue may have been created in between.
 func (m *Manager) NotFound(queue string) error {
@@ -286,6 +289,12 @@ func (m *Manager) NotFound(queue string) error {
 	d := m.Directory()
 	if d == nil {
 		return fmt.Errorf("queue %q: %w: not loaded", queue, fleet.ErrUnavailable)
+	}
+	if epoch, pair, fenced := query.Fence(m.o.Store, queue); fenced {
+		return &apierror.NotOwnerError{Queue: queue, Pair: pair, Addresses: d.PairAddresses(pair), Epoch: epoch}
+	}
+	if m.isBlocked(queue) {
+		return fmt.Errorf("queue %q: %w: the queue is being moved to this pair", queue, fleet.ErrUnavailable)
 	}
 	owner, found, err := d.Owner(queue)
 	switch {

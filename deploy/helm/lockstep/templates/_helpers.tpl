@@ -149,6 +149,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if .Values.fleet.pair -}}
 {{- $fleet := dict "pair" .Values.fleet.pair -}}
 {{- with .Values.fleet.prefix }}{{ $_ := set $fleet "prefix" . }}{{ end -}}
+{{- with .Values.fleet.tokenSecret }}{{ $_ := set $fleet "token-file" "/secrets/fleet/token" }}{{ end -}}
 {{- with .Values.fleet.endpoints }}{{ $_ := set $fleet "endpoints" . }}{{ end -}}
 {{- if and (eq .Values.coordinator.type "witness") (not .Values.fleet.endpoints) }}{{ fail "fleet.endpoints: required with coordinator.type witness, such as [etcd-0.etcd:2379]" }}{{ end -}}
 {{- $labels := list -}}
@@ -169,6 +170,9 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end }}
 {{- if .Values.site.tokenSecret }}
 - {name: site, mountPath: /secrets/site, readOnly: true}
+{{- end }}
+{{- if and .Values.fleet.pair .Values.fleet.tokenSecret }}
+- {name: fleet, mountPath: /secrets/fleet, readOnly: true}
 {{- end }}
 {{- if .Values.site.caSecret }}
 - {name: site-ca, mountPath: /secrets/site-ca, readOnly: true}
@@ -198,6 +202,10 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- with .Values.site.tokenSecret }}
 - name: site
   secret: {secretName: {{ . }}, defaultMode: 0440}
+{{- end }}
+{{- if and .Values.fleet.pair .Values.fleet.tokenSecret }}
+- name: fleet
+  secret: {secretName: {{ .Values.fleet.tokenSecret }}, defaultMode: 0440}
 {{- end }}
 {{- with .Values.site.caSecret }}
 - name: site-ca

@@ -16,6 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/ops/member"
+	"github.com/lockstep-mq/lockstep/server/ops/mover"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -43,6 +44,8 @@ type Manager interface {
 type Options struct {
 	// Manager is not used if Pair is empty.
 	Manager Manager
+	// Mover moves queues. It may be nil if Pair is empty.
+	Mover *mover.Manager
 	// Pair is the name of this pair; empty without a fleet.
 	Pair string
 	// NotActive returns the error of a node that is not the active, with the address of the active.
@@ -82,7 +85,7 @@ func (s *Service) status(err error) error {
 		return apierror.ToStatus(s.o.NotActive())
 	case errors.Is(err, replication.ErrOutcomeUnknown), errors.Is(err, fleet.ErrUnavailable):
 	case errors.Is(err, fleet.ErrNotMember), errors.Is(err, fleet.ErrPairExists), errors.Is(err, fleet.ErrOwnsQueues),
-		errors.Is(err, fleet.ErrOtherName):
+		errors.Is(err, fleet.ErrMoving), errors.Is(err, fleet.ErrOtherName):
 		err = fmt.Errorf("%w: %w", apierror.ErrFleetState, err)
 	}
 	return apierror.ToStatus(apierror.WithRedirect(err, s.o.NotActive))

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/fleet"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// TokenKey is the metadata key of the secret that the pairs of a fleet share.
+const TokenKey = "lockstep-fleet-token" //nolint:gosec // a metadata key, not a secret
+
+const (
+	// findTimeout limits the request for the state of a node of another pair.
+	findTimeout   = 2 * time.Second
+	requestPing   = 10 * time.Second
+	pingTimeout   = 5 * time.Second
+	windowSize    = 8 << 20
+	responseBytes = 512 << 10
+	// maxResponseBytes is the maximum size of a response: one message of the maximum size, or responseBytes.
+	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
+)
+
+// errUnreachable is returned if no node of the source responds as its active.
+var errUnreachable = errors.New("no active node of the other pair responds")
+
+// DialOptions returns the options for connections to other pairs: TLS credentials from files, and a token from secrets.
+// Both arguments may be nil.
+func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []grpc.DialOption) {
+	if files != nil {
+		options = append(options, grpc.WithTransportCredentials(files.Credentials(nil)))
+	}
+	if secrets != nil {
+		options = append(options, grpc.WithPerRPCCredentials(token{secrets}))
+	}
+	return options
+}
+
+type token struct{ secrets *secretfile.File }
+
+func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	return map[string]string{TokenKey: t.secrets.First()}, nil
+}
+
+// RequireTransportSecurity returns false: the setting insecure permits fleets without TLS.
+func (token) RequireTransportSecurity() bool { return false }
+
+// pairs contains the connections to the nodes of other pairs. One goroutine uses it.
+type pairs struct {
+	own   string
+	dial  []grpc.DialOption
+	conns map[string]*grpc.ClientConn // by address
+}
+
+func newPairs(o *Options) *pairs {
+	return &pairs{own: o.Pair, dial: o.Dial, conns: map[string]*grpc.ClientConn{}}
+}
+
+func (s *pairs) close() {
+	for _, c := range s.conns {
+		_ = c.Close() // fails only if the connection is already closed
+	}
+	clear(s.conns)
+}
+
+func (s *pairs) client(address string) (pb.FleetServiceClient, error) {
+	c := s.conns[address]
+	if c != nil && c.GetState() == connectivity.TransientFailure {
+		_ = c.Close() // until its next attempt succeeds, it would return the error of the last one
+		c = nil
+	}
+	if c == nil {
+		var err error
+		c, err = grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
+			grpc.WithTransportCredentials(insecure.NewCredentials()),
+			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: requestPing, Timeout: pingTimeout}),
+			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes)),
+			grpc.WithInitialWindowSize(windowSize), grpc.WithInitialConnWindowSize(windowSize),
+		}, s.dial...)...)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %s: %w", errUnreachable, address, err)
+		}
+		s.conns[address] = c
+	}
+	return pb.NewFleetServiceClient(c), nil
+}
+
+// find returns a client of the active of the source of a move, and its response to GetMoveSource. An error of a node
+// that is the active of this pair is returned as is; otherwise, the error is errUnreachable.
+func (s *pairs) find(
+	ctx context.Context, d *fleet.Directory, move fleet.Move,
+) (pb.FleetServiceClient, *pb.GetMoveSourceResponse, error) {
+	addresses := d.PairAddresses(move.From)
+	for address, c := range s.conns {
+		if c.GetState() == connectivity.TransientFailure && !slices.Contains(addresses, address) {
+			_ = c.Close()
+			delete(s.conns, address)
+		}
+	}
+	var failed []error
+	for _, address := range addresses {
+		c, err := s.client(address)
+		if err != nil {
+			failed = append(failed, err)
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, findTimeout)
+		resp, err := c.GetMoveSource(limited, &pb.GetMoveSourceRequest{
+			Epoch: move.Epoch, Pair: move.From, Queues: move.Queues,
+		})
+		cancel()
+		if err == nil {
+			return c, resp, nil
+		}
+		if err = fromStatus(err); errors.Is(err, txn.ErrQueueNotFound) {
+			return nil, nil, err
+		}
+		failed = append(failed, fmt.Errorf("%s: %w", address, err))
+	}
+	return nil, nil, fmt.Errorf("%w: %s: %v", errUnreachable, move.From, errors.Join(failed...)) //nolint:errorlint // text
+}
+
+// call sends a request to the active of a pair.
+func (s *pairs) call(
+	ctx context.Context, d *fleet.Directory, epoch uint64, pair string,
+	request func(context.Context, pb.FleetServiceClient) error,
+) error {
+	c, _, err := s.find(ctx, d, fleet.Move{Epoch: epoch, From: pair})
+	if err != nil {
+		return err
+	}
+	limited, cancel := context.WithTimeout(ctx, fenceLimit)
+	defer cancel()
+	return fromStatus(request(limited, c))
+}
+
+// fromStatus converts a gRPC status to an error of apierror. The result does not wrap the received status, because a
+// status for a client must be derived from this node's errors.
+func fromStatus(err error) error {
+	if err == nil {
+		return nil
+	}
+	known := apierror.FromStatus(err)
+	st, still := status.FromError(known)
+	switch {
+	case !still:
+		return known
+	case st.Code() == codes.Unavailable, st.Code() == codes.DeadlineExceeded:
+		return fmt.Errorf("%w: %s", errUnreachable, st.Message())
+	default:
+		return errors.New(st.Message())
+	}
+}
