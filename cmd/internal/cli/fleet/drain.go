@@ -19,8 +19,8 @@ func drainCommand(env *cli.Env) *cobra.Command {
 		Long: `Create new queues on other pairs only. Existing queues of the pair remain usable, and new queues of placement
 groups that the pair has are still created on it.
 
-Queues cannot be moved to another pair. To remove a pair from the fleet, drain it, delete its queues after their
-messages have been consumed, and run lockstep fleet leave. lockstep fleet undrain reverts the command.`,
+To remove a pair from the fleet, drain it, move its queues to other pairs (lockstep fleet move) or delete them, and run
+lockstep fleet leave. lockstep fleet undrain reverts the command.`,
 		Example: "  lockstep fleet drain b\n  lockstep fleet drain b --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    setState(env, pb.PairState_PAIR_STATE_DRAINING),
@@ -89,7 +89,7 @@ func (d *drained) warn(f *pb.GetFleetResponse) {
 func printDrained(env *cli.Env, d *drained) error {
 	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs", d.Pair)
 	if d.Queues > 0 {
-		text += fmt.Sprintf("\n%s on the pair, and cannot be moved: delete them when they are no longer used "+
+		text += fmt.Sprintf("\n%s on the pair: move them to other pairs with lockstep fleet move "+
 			"(lockstep fleet queues --pair %s)", remain(d.Queues), d.Pair)
 	} else {
 		text += "\nthe pair has no queues: lockstep fleet leave removes it from the fleet"

@@ -3,6 +3,7 @@
 package fleet_test
 
 import (
+	"fmt"
 	"maps"
 	"strings"
 	"testing"
@@ -101,11 +102,22 @@ func TestFleetCommandsWithNodes(t *testing.T) {
 	require.InDelta(t, 1, a.Lines("fleet", "drain", "b")[0]["queues"], 0)
 	a.OK("fleet", "undrain", "b")
 
+	a.OK("publish", "invoices.eu", "5", "6")
+	moved := a.Lines("fleet", "move", "invoices.eu", "--to", "b", "--wait")[0]
+	require.Equal(t, "done", moved["phase"])
+	require.Contains(t, b.OK("queue", "list"), "invoices.eu")
+	require.Equal(t, "5\n", b.OK("consume", "invoices.eu", "--count", "1"))
+	require.Equal(t, "done", b.Lines("fleet", "move", "invoices.eu", "--to", "a", "--wait")[0]["phase"])
+	require.Equal(t, "6\n", b.OK("consume", "invoices.eu", "--count", "1"))
+	require.Len(t, a.Lines("fleet", "moves"), 2)
+	_, _, code := a.Run("", "fleet", "move", "--cancel", fmt.Sprint(moved["epoch"]))
+	require.Equal(t, cli.ExitError, code, "the move has ended")
+
 	loseDirectory(t, etcd.Endpoints())
 	awaitStatus(t, a, func(v map[string]any) bool { return v["problem"] == "lost" })
 	awaitStatus(t, b, func(v map[string]any) bool { return v["problem"] == "lost" })
 	b.OK("publish", "orders.eu", "4")
-	_, _, code := a.Run("", "fleet", "rebuild", "--yes", "--pairs", "a,b")
+	_, _, code = a.Run("", "fleet", "rebuild", "--yes", "--pairs", "a,b")
 	require.Equal(t, cli.ExitError, code, "pair b is missing")
 	v := both.Lines("fleet", "rebuild", "--yes", "--pairs", "a,b")[0]
 	require.Equal(t, true, v["finished"])
