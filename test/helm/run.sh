@@ -69,14 +69,14 @@ refuses() {
 
 # Creates the files of the Secrets that the chart references.
 secrets() {
-  mkdir -p "$work/tls" "$work"/secrets/{peer,site,site-ca,metrics,etcd-password,etcd-tls}
+  mkdir -p "$work/tls" "$work"/secrets/{peer,site,fleet,site-ca,metrics,etcd-password,etcd-tls}
   "$work/bin/lockstep" cert init "$work/certs" >/dev/null
   cp "$work/certs/ca.pem" "$work/tls/ca.crt"
   cp "$work/certs/node-a.pem" "$work/tls/tls.crt"
   cp "$work/certs/node-a-key.pem" "$work/tls/tls.key"
   cp "$work"/tls/* "$work/secrets/etcd-tls/"
   cp "$work/certs/ca.pem" "$work/secrets/site-ca/ca.crt"
-  echo secret-of-sixteen-or-more | tee "$work"/secrets/{peer,site,metrics}/token >"$work/secrets/etcd-password/password"
+  echo secret-of-sixteen-or-more | tee "$work"/secrets/{peer,site,fleet,metrics}/token >"$work/secrets/etcd-password/password"
   chmod -R go= "$work/tls" "$work/secrets"
 }
 
