@@ -9,17 +9,15 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"google.golang.org/grpc/metadata"
 
-	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcdconn"
 	"github.com/lockstep-mq/lockstep/fleet"
-	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/ops/member"
 	"github.com/lockstep-mq/lockstep/server/ops/mover"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store/query"
 )
 
@@ -34,7 +32,7 @@ func (n *node) newFleet() (err error) {
 	n.fleet, err = member.New(member.Options{
 		Pair: n.cfg.Fleet.Pair, Client: n.fleetClient, Prefix: n.cfg.Fleet.Prefix, Labels: n.cfg.Fleet.Map(),
 		Store: n.store, Addresses: n.pairAddresses, Load: (&loadMeter{n: n}).load, Capacity: n.capacity,
-		Supported: n.supportsFleets,
+		Supported: func() error { return n.supports("fleets") },
 		NotActive: func() error { return n.notActive() }, Changed: func() { n.monitor.wake() },
 		Logger: n.log.Named("fleet"),
 	})
@@ -44,7 +42,7 @@ func (n *node) newFleet() (err error) {
 	n.mover = mover.New(mover.Options{
 		Pair: n.cfg.Fleet.Pair, Member: n.fleet, Store: n.store, Serving: n.serving,
 		Dial:      n.environment.dialOptions(mover.DialOptions(n.secrets.own, n.secrets.fleetToken)),
-		Supported: n.supportsFleets, Step: n.environment.MoveStep, Logger: n.log.Named("mover"),
+		Supported: func() error { return n.supports("fleets") }, Step: n.environment.MoveStep, Logger: n.log.Named("mover"),
 	})
 	return nil
 }
@@ -52,12 +50,8 @@ func (n *node) newFleet() (err error) {
 const fleetPrincipal = "fleet"
 
 func (n *node) fleetTokenIdentity(ctx context.Context) (*access.Identity, error) {
-	if tokens := n.secrets.fleetToken; tokens != nil {
-		for _, shown := range metadata.ValueFromIncomingContext(ctx, mover.TokenKey) {
-			if tokens.Contains(shown) {
-				return &access.Identity{Principal: fleetPrincipal, Method: access.MethodFleetToken, Fleet: true}, nil
-			}
-		}
+	if tokens := n.secrets.fleetToken; tokens != nil && peerclient.Sent(ctx, mover.TokenKey, tokens) {
+		return &access.Identity{Principal: fleetPrincipal, Method: access.MethodFleetToken, Fleet: true}, nil
 	}
 	return nil, nil //nolint:nilnil // another caller
 }
@@ -80,15 +74,6 @@ func (n *node) closeFleet() error {
 	}
 	if err := n.fleetClient.Close(); err != nil {
 		return fmt.Errorf("close the client of the fleet: %w", err)
-	}
-	return nil
-}
-
-// supportsFleets returns an error if a node of the pair does not support records that use fleets.
-func (n *node) supportsFleets() error {
-	st := n.runner.Status()
-	if missing, is := st.MissingFeature(failover.FeatureQueues); is {
-		return fmt.Errorf("%w: %s", apierror.ErrFeature, missing.Message("does not support fleets"))
 	}
 	return nil
 }

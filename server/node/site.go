@@ -10,13 +10,13 @@ import (
 	"slices"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/metadata"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 	"github.com/lockstep-mq/lockstep/server/observe/conditions"
 	"github.com/lockstep-mq/lockstep/server/ops/site"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
 const sitePrincipal = "site"
@@ -24,7 +24,7 @@ const sitePrincipal = "site"
 func (n *node) newSite() {
 	n.site = site.New(site.Options{
 		Name: n.cfg.Site.Name, Remote: n.cfg.Site.Remote, Dial: n.siteDialOptions(), Store: n.store,
-		Logger: n.log.Named("site"), Addresses: n.pairAddresses, Supported: n.supportsSites,
+		Logger: n.log.Named("site"), Addresses: n.pairAddresses, Supported: func() error { return n.supports("sites") },
 		NotActive: func() error { return n.notActive() }, Changed: func() { n.monitor.wake() },
 		Space: n.fileSpace,
 	})
@@ -65,11 +65,11 @@ func (n *node) siteDialOptions() []grpc.DialOption {
 	return n.environment.dialOptions(site.DialOptions(n.secrets.site, n.secrets.siteToken))
 }
 
-// supportsSites returns an error if a node of the pair does not support records that use sites.
-func (n *node) supportsSites() error {
+// supports returns an error if a node of the pair does not support records that use a feature: sites or fleets.
+func (n *node) supports(feature string) error {
 	st := n.runner.Status()
 	if missing, is := st.MissingFeature(failover.FeatureQueues); is {
-		return fmt.Errorf("%w: %s", apierror.ErrFeature, missing.Message("does not support sites"))
+		return fmt.Errorf("%w: %s", apierror.ErrFeature, missing.Message("does not support "+feature))
 	}
 	return nil
 }
@@ -88,12 +88,8 @@ func (n *node) pairAddresses() []string {
 }
 
 func (n *node) siteTokenIdentity(ctx context.Context) (*access.Identity, error) {
-	if tokens := n.secrets.siteToken; tokens != nil {
-		for _, shown := range metadata.ValueFromIncomingContext(ctx, site.TokenKey) {
-			if tokens.Contains(shown) {
-				return &access.Identity{Principal: sitePrincipal, Method: access.MethodSiteToken, Site: true}, nil
-			}
-		}
+	if tokens := n.secrets.siteToken; tokens != nil && peerclient.Sent(ctx, site.TokenKey, tokens) {
+		return &access.Identity{Principal: sitePrincipal, Method: access.MethodSiteToken, Site: true}, nil
 	}
 	return nil, nil //nolint:nilnil // another caller
 }

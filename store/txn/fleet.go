@@ -5,6 +5,7 @@ package txn
 import (
 	"encoding/binary"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -73,6 +74,13 @@ func (b *Builder) OwnQueue(name string, epoch uint64) {
 	b.begin(OpOwn)
 	b.buf = binary.AppendUvarint(appendString(b.buf, name), epoch)
 	b.end()
+}
+
+// Barrier returns the payload of a record without effect. When it is applied, all records of the same term that were
+// logged before are applied, too.
+func Barrier(t time.Time) ([]byte, error) {
+	// A pair rejects it: the epoch of a queue is never below 1, and changes only to a higher one.
+	return Build(t, func(b *Builder) { b.OwnQueue("fleet", 1) })
 }
 
 func errNoEpoch() error { return fmt.Errorf("%w: ownership epoch of 0", ErrMalformed) }

@@ -388,8 +388,7 @@ func (m *Manager) queues(p *replication.Primary) fleet.Queues {
 
 // barrier commits a record without effect, after all records of this term that were logged before.
 func barrier(ctx context.Context, p *replication.Primary) error {
-	// The epoch of a queue is never below 1, and changes only to a higher one.
-	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.OwnQueue("fleet", 1) })
+	payload, err := txn.Barrier(time.Now())
 	if err != nil {
 		return fmt.Errorf("encode a record: %w", err)
 	}

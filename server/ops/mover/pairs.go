@@ -10,17 +10,16 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -48,19 +47,10 @@ func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []gr
 		options = append(options, grpc.WithTransportCredentials(files.Credentials(nil)))
 	}
 	if secrets != nil {
-		options = append(options, grpc.WithPerRPCCredentials(token{secrets}))
+		options = append(options, grpc.WithPerRPCCredentials(peerclient.Credentials(TokenKey, secrets)))
 	}
 	return options
 }
-
-type token struct{ secrets *secretfile.File }
-
-func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{TokenKey: t.secrets.First()}, nil
-}
-
-// RequireTransportSecurity returns false: the setting insecure permits fleets without TLS.
-func (token) RequireTransportSecurity() bool { return false }
 
 // pairs contains the connections to the nodes of other pairs. One goroutine uses it.
 type pairs struct {
@@ -151,20 +141,4 @@ func (s *pairs) call(
 	return fromStatus(request(limited, c))
 }
 
-// fromStatus converts a gRPC status to an error of apierror. The result does not wrap the received status, because a
-// status for a client must be derived from this node's errors.
-func fromStatus(err error) error {
-	if err == nil {
-		return nil
-	}
-	known := apierror.FromStatus(err)
-	st, still := status.FromError(known)
-	switch {
-	case !still:
-		return known
-	case st.Code() == codes.Unavailable, st.Code() == codes.DeadlineExceeded:
-		return fmt.Errorf("%w: %s", errUnreachable, st.Message())
-	default:
-		return errors.New(st.Message())
-	}
-}
+func fromStatus(err error) error { return apierror.FromPeer(err, errUnreachable) }

@@ -209,7 +209,7 @@ func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) err
 
 // barrier commits a record without effect.
 func barrier(ctx context.Context, p txn.Committer) error {
-	payload, err := txn.Build(time.Now(), func(b *txn.Builder) { b.OwnQueue("fleet", 1) })
+	payload, err := txn.Barrier(time.Now())
 	if err != nil {
 		return fmt.Errorf("encode a record: %w", err)
 	}

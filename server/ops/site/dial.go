@@ -3,12 +3,11 @@
 package site
 
 import (
-	"context"
-
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 	"github.com/lockstep-mq/lockstep/server/auth/secretfile"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
 // TokenKey is the metadata key of the secret that the two sites share.
@@ -21,16 +20,7 @@ func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []gr
 		options = append(options, grpc.WithTransportCredentials(files.Credentials(nil)))
 	}
 	if secrets != nil {
-		options = append(options, grpc.WithPerRPCCredentials(token{secrets}))
+		options = append(options, grpc.WithPerRPCCredentials(peerclient.Credentials(TokenKey, secrets)))
 	}
 	return options
 }
-
-type token struct{ secrets *secretfile.File }
-
-func (t token) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
-	return map[string]string{TokenKey: t.secrets.First()}, nil
-}
-
-// RequireTransportSecurity returns false: the setting insecure permits sites without TLS.
-func (token) RequireTransportSecurity() bool { return false }

@@ -239,5 +239,5 @@ func (m *Manager) report(ctx context.Context, p *puller, address string, at lsn.
 	_, err = c.ReportPosition(ctx, &pb.ReportPositionRequest{
 		Lineage: p.lineage.String(), Epoch: p.epoch, Applied: positionToProto(at),
 	})
-	return fromStatusOrNil(err)
+	return fromStatus(err)
 }

@@ -11,11 +11,9 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
@@ -172,17 +170,4 @@ func (r *remote) ask(ctx context.Context, address string) (*pb.SiteState, error)
 	return resp.GetSite(), nil
 }
 
-// fromStatus converts a gRPC status to an error of this package or of apierror. The result does not wrap the
-// received status, because a status for a client must be derived from this node's errors.
-func fromStatus(err error) error {
-	known := apierror.FromStatus(err)
-	st, still := status.FromError(known)
-	switch {
-	case !still:
-		return known
-	case st.Code() == codes.Unavailable, st.Code() == codes.DeadlineExceeded:
-		return fmt.Errorf("%w: %s", ErrUnreachable, st.Message())
-	default:
-		return errors.New(st.Message())
-	}
-}
+func fromStatus(err error) error { return apierror.FromPeer(err, ErrUnreachable) }

@@ -124,7 +124,7 @@ func (m *Manager) handOver(
 			Timeout: durationpb.New(timeout),
 		})
 		cancel()
-		next, err = resp.GetSite(), fromStatusOrNil(err)
+		next, err = resp.GetSite(), fromStatus(err)
 	}
 	if err != nil {
 		var known error
@@ -147,13 +147,6 @@ func (m *Manager) handOver(
 		m.log.Warn("switched site does not follow yet", zap.Error(err)) // resolve retries
 	}
 	return Switched{Primary: next, Pause: pause}, nil
-}
-
-func fromStatusOrNil(err error) error {
-	if err == nil {
-		return nil
-	}
-	return fromStatus(err)
 }
 
 // cancelTakeover requests that the other site cancels the takeover. It retries until it receives a response or ctx
@@ -189,7 +182,7 @@ func (m *Manager) cancelOnce(ctx context.Context, st *queue.SiteState, end lsn.P
 	resp, err := c.CancelTakeover(ctx, &pb.CancelTakeoverRequest{
 		Lineage: st.Lineage.String(), Epoch: st.Epoch, End: positionToProto(end),
 	})
-	return resp.GetSite(), fromStatusOrNil(err)
+	return resp.GetSite(), fromStatus(err)
 }
 
 // resolve ends the stopped state of this primary. If the other site was promoted, this site becomes its replica.

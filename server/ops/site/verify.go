@@ -58,7 +58,7 @@ func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesRespon
 		return nil, err
 	}
 	resp, err := c.VerifySites(ctx, &pb.VerifySitesRequest{Local: true}, grpc.MaxCallRecvMsgSize(maxDigestBytes))
-	if err = fromStatusOrNil(err); errors.Is(err, replication.ErrNotActive) {
+	if err = fromStatus(err); errors.Is(err, replication.ErrNotActive) {
 		err = fmt.Errorf("%w: %s", ErrNotCompared, err.Error()) // hide the redirect to the replica from the client
 	}
 	return resp, err
