@@ -44,6 +44,7 @@ type Identity struct {
 	Groups    []string
 	Method    Method
 	Via       string // node that authenticated the caller and forwards its calls; empty for this node
+	Address   string // address of the client, reported by a trusted node that forwards its calls; empty otherwise
 	Peer      bool   // the caller is the other node of the pair
 	Site      bool   // the caller is a node of the other site
 	Fleet     bool   // the caller is a node of another pair of the fleet

@@ -9,6 +9,7 @@
 package audit
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -161,6 +162,7 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	if p, ok := peer.FromContext(ctx); ok {
 		r.Address = p.Addr.String()
 	}
+	r.Address = cmp.Or(c.Identity.Address, r.Address)
 	r.setOutcome(c.Err)
 	if r.Outcome == Refused && l.suppresses(&r) {
 		return

@@ -31,6 +31,16 @@ func certificateIdentity(ctx context.Context) (*access.Identity, error) {
 	return id, nil
 }
 
+// Connection returns the identity of the sender of a call according to its connection: that of the client certificate,
+// or the anonymous identity without one. Tokens in the metadata are ignored.
+func Connection(ctx context.Context) (*access.Identity, error) {
+	id, err := certificateIdentity(ctx)
+	if id == nil && err == nil {
+		id = &access.Identity{Principal: access.Anonymous}
+	}
+	return id, err
+}
+
 const maxNameBytes = 255 // maximum size of the name of a principal or group
 
 // nameProblem describes why the name of a principal or group is invalid. It returns "" for a valid name.
