@@ -86,6 +86,7 @@ func (b *browser) browse() error {
 	}
 	var buffer []byte
 	corrupt := 0
+	last := time.Now() // time of the last progress
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -98,9 +99,15 @@ func (b *browser) browse() error {
 			}
 			continue
 		}
+		if err != nil && b.follows(err, last) {
+			if stream, err = b.c.queues.Browse(b.ctx, req, grpc.MaxCallRecvMsgSize(limit)); err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			return err
 		}
+		last = time.Now()
 		if p := resp.GetProgress(); p != nil {
 			req.FromSequence, req.BeforeSequence = p.GetFromSequence(), p.GetBeforeSequence()
 		}
@@ -110,8 +117,16 @@ func (b *browser) browse() error {
 			if !b.send(m.GetSequence(), buffer) {
 				return nil
 			}
+			req.FromSequence = max(req.GetFromSequence(), m.GetSequence()+1)
 		}
 	}
+}
+
+// follows reports whether the browser continues after an error, because the queue has moved to another pair, or its
+// pair had a failover. It waits before it returns true.
+func (b *browser) follows(err error, last time.Time) bool {
+	f := failed(err)
+	return b.c.fleet != nil && (f.owner != nil || f.again()) && time.Since(last) < callLimit && rest(b.ctx, longestPause)
 }
 
 func corruptMessages(n int) error {

@@ -52,9 +52,11 @@ type conn struct {
 	cancel    context.CancelFunc
 	as        func(context.Context) context.Context
 	calls     context.Context //nolint:containedctx // for calls on behalf of the client
-	queues    pb.QueueServiceClient
-	refused   *wire.Error // reason for denied access, or nil
-	container string      // set by a sole connection of its container; guarded by Server.mu
+	home      *pair
+	fleet     Forwarder             // nil without a fleet
+	queues    pb.QueueServiceClient // for unary calls and browsers; follows NOT_OWNER
+	refused   *wire.Error           // reason for denied access, or nil
+	container string                // set by a sole connection of its container; guarded by Server.mu
 
 	wake    chan struct{} // capacity 1: wakes the writer
 	running sync.WaitGroup
@@ -109,7 +111,8 @@ func (c *conn) serve() {
 		}
 		return
 	}
-	c.queues = pb.NewQueueServiceClient(c.server.o.Services)
+	c.connectPairs()
+	defer c.closePairs()
 	core := session.New(session.Options{
 		ContainerID: c.server.o.ContainerID, MaxFrameSize: maxFrameSize, IdleTimeOut: idleTimeOut, MaxLinks: maxLinks,
 		MaxMessageSize: uint64(c.server.o.MaxMessageBytes) + maxEnvelope,

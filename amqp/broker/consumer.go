@@ -42,6 +42,8 @@ type consumer struct {
 	ended        chan struct{}   // closed when the stream has ended
 	ctx          context.Context //nolint:containedctx // context of the stream
 	cancel       context.CancelFunc
+	way          path   // owned by the stream's goroutine
+	attachTo     uint64 // ID of the queue at way.at; 0 if unknown. Owned by the stream's goroutine
 
 	encoded struct { // owned by the stream's goroutine
 		b    []byte
@@ -49,14 +51,18 @@ type consumer struct {
 	}
 
 	// guarded by conn.mu
-	queueID   uint64
-	asked     uint32 // credit of the client, minus the messages sent
-	granted   uint32 // unused credit granted to the node
-	given     uint32 // credit to be sent to the node
-	answers   answers
-	confirms  uint64 // last confirmation number requested
-	confirmed uint64
-	waiting   []settling // deliveries to be settled when confirmed
+	queueID uint64
+	from    *pair // that delivers
+	// generation is the number of streams that were opened after another one. Deliveries of earlier streams cannot be
+	// answered.
+	generation uint64
+	asked      uint32 // credit of the client, minus the messages sent
+	granted    uint32 // unused credit granted to the node
+	given      uint32 // credit to be sent to the node
+	answers    answers
+	confirms   uint64 // last confirmation number requested
+	confirmed  uint64
+	waiting    []settling // deliveries to be settled when confirmed
 	// rejects that wait for space in the dead-letter queue, by sequence; count is 0 if the client has settled the
 	// delivery
 	rejects map[uint64]settling
@@ -79,7 +85,9 @@ type settling struct { // deliveries to be settled when their outcome is durable
 }
 
 func newConsumer(c *conn, l *session.Link, queue string) *consumer {
-	s := &consumer{c: c, link: l, queue: queue, wake: make(chan struct{}, 1), ended: make(chan struct{})}
+	s := &consumer{
+		c: c, link: l, queue: queue, wake: make(chan struct{}, 1), ended: make(chan struct{}), way: path{at: c.home},
+	}
 	s.ctx, s.cancel = context.WithCancel(c.calls)
 	return s
 }
@@ -124,7 +132,8 @@ func (s *consumer) run() {
 		return
 	}
 	f := failed(err)
-	if f.again() && f.reason != "SUBSCRIPTION_MOVED" && f.reason != "DIRECTORY_UNAVAILABLE" && f.reason != "" {
+	if s.way.at.own() && f.again() && f.reason != "SUBSCRIPTION_MOVED" && f.reason != "DIRECTORY_UNAVAILABLE" &&
+		f.reason != "" {
 		s.c.lost(f.text)
 		return
 	}
@@ -148,7 +157,12 @@ func (s *consumer) consume() error {
 	defer s.c.server.unregister(s)
 	defer close(s.ended)
 	defer s.stopLimit()
-	return s.stream()
+	for {
+		err := s.stream()
+		if err == nil || !s.reattach(err) {
+			return err
+		}
+	}
 }
 
 func (s *consumer) stopLimit() {
@@ -161,13 +175,15 @@ func (s *consumer) stopLimit() {
 
 func (s *consumer) stream() error {
 	limit := s.c.server.o.MaxMessageBytes + 2*maxEnvelope
-	stream, err := s.c.queues.Consume(s.ctx, grpc.MaxCallRecvMsgSize(limit))
+	ctx, cancel := context.WithCancel(s.ctx)
+	defer cancel()
+	stream, err := s.way.at.queues.Consume(ctx, grpc.MaxCallRecvMsgSize(limit))
 	if err != nil {
 		return err
 	}
 	if err := stream.Send(&pb.ConsumeRequest{Attach: &pb.Attach{
 		Queue: s.queue, Subscription: s.subscription, Filter: s.filter, MaxResponseBytes: uint32(limit),
-		ReportWaiting: true,
+		ReportWaiting: true, QueueId: s.attachTo,
 	}}); err != nil {
 		_, err = stream.Recv()
 		return err //nolint:wrapcheck // failed reads it
@@ -177,7 +193,15 @@ func (s *consumer) stream() error {
 		return err //nolint:wrapcheck // failed reads it
 	}
 	s.accept(first.GetQueueId())
-	s.c.run(func() { s.sendRequests(stream) })
+	sent := make(chan struct{})
+	s.c.run(func() {
+		defer close(sent)
+		s.sendRequests(ctx, stream)
+	})
+	defer func() {
+		cancel()
+		<-sent
+	}()
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
@@ -191,15 +215,21 @@ func (s *consumer) stream() error {
 }
 
 func (s *consumer) accept(queueID uint64) {
+	s.way.progress()
+	s.attachTo = queueID
 	s.c.mu.Lock()
 	defer s.c.mu.Unlock()
-	s.queueID = queueID
-	s.link.Accept(s.reply)
+	if s.queueID == 0 {
+		s.link.Accept(s.reply)
+	} else {
+		s.resumed()
+	}
+	s.queueID, s.from = queueID, s.way.at
 	s.c.handleEvents()
 	s.c.signal()
 }
 
-func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
+func (s *consumer) sendRequests(ctx context.Context, stream pb.QueueService_ConsumeClient) {
 	for {
 		req, over := s.nextRequest()
 		if over {
@@ -214,7 +244,7 @@ func (s *consumer) sendRequests(stream pb.QueueService_ConsumeClient) {
 		}
 		select {
 		case <-s.wake:
-		case <-s.ctx.Done():
+		case <-ctx.Done():
 			return
 		}
 	}

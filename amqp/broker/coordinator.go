@@ -85,11 +85,17 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 		o.link.Settle(id, wire.Accepted{})
 		return
 	}
+	at, reason := t.pairOfAcks(o.c.home)
+	if reason != nil {
+		t.rollback()
+		o.link.Settle(id, &wire.Rejected{Error: reason})
+		return
+	}
 	delete(t.all.open, t.id) // the transaction accepts no further operations
 	o.discharges.Add(1)
 	o.c.run(func() {
 		defer o.discharges.Done()
-		reason, known := o.c.commit(t, ops)
+		reason, known := o.c.commit(t, at, ops)
 		o.c.mu.Lock()
 		defer o.c.mu.Unlock()
 		if !known {

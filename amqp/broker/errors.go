@@ -23,6 +23,7 @@ type failure struct {
 	text    string
 	settled bool // no attempt of the request was or will be executed
 	through *uint64
+	owner   *pb.NotOwner // set with the reason NOT_OWNER
 }
 
 func (f *failure) Error() string { return f.text }
@@ -44,14 +45,22 @@ func failed(err error) failure {
 			}
 		case *pb.Submitted:
 			f.through = new(d.GetThrough())
+		case *pb.NotOwner:
+			f.owner = d
 		}
 	}
 	return f
 }
 
 func ofRequest(e *pb.RequestError) failure {
-	return failure{code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled()}
+	return failure{
+		code: codes.Code(e.GetCode()), reason: e.GetReason(), text: e.GetMessage(), settled: e.GetSettled(),
+		owner: e.GetNotOwner(),
+	}
 }
+
+// concernsOwner reports whether another pair owns the queue, or the owner is unknown.
+func (f *failure) concernsOwner() bool { return f.owner != nil || f.reason == "DIRECTORY_UNAVAILABLE" }
 
 // notActive reports whether the node is not active, or its site is not the primary: the attempt was not executed.
 func (f *failure) notActive() bool { return f.reason == "NOT_ACTIVE" || f.reason == "REPLICA" }

@@ -44,6 +44,7 @@ type Server struct {
 	consumers  map[string]map[*consumer]struct{} // with a stream, by queue
 	containers map[string]*conn                  // sole connections by container
 	sharing    map[[2]string]int                 // links of volatile subscriptions by queue and name
+	idle       map[[2]string]time.Time           // volatile subscriptions without links, in a fleet
 	closed     bool
 
 	defects atomic.Uint64                   // connections closed because of a bug
@@ -54,7 +55,8 @@ type Server struct {
 func New(o Options) *Server {
 	return &Server{
 		o: o, held: newHeld(), conns: make(map[*conn]struct{}), containers: make(map[string]*conn),
-		sharing: make(map[[2]string]int), consumers: make(map[string]map[*consumer]struct{}),
+		sharing: make(map[[2]string]int), idle: make(map[[2]string]time.Time),
+		consumers: make(map[string]map[*consumer]struct{}),
 	}
 }
 

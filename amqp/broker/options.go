@@ -11,7 +11,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// Options configures a Server. All fields except TLS are required.
+// Options configures a Server. All fields except TLS and Forward are required.
 type Options struct {
 	Listener    net.Listener // closed by the Server
 	TLS         *tls.Config  // nil: connections are not encrypted
@@ -26,7 +26,9 @@ type Options struct {
 	// Role returns the role of this node, and a channel that signals a change.
 	Role func() (Role, <-chan struct{})
 	// AutoCreate reports whether missing queues that a link names are created, if the client may manage them.
-	AutoCreate          func() bool
+	AutoCreate func() bool
+	// Forward returns the connections of a client to all pairs of the fleet, or nil without a fleet. Optional.
+	Forward             func(Client) Forwarder
 	MaxMessageBytes     int
 	MaxTransactionBytes int // limit of all publishes in the open transactions of a connection
 	Logger              *zap.Logger

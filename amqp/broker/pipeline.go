@@ -39,49 +39,52 @@ type entry struct {
 
 // request is one transaction: messages for one queue.
 type request struct {
-	sequence uint64
-	entries  []entry
-	retry    bool // an earlier attempt may have been committed
-	sent     bool
-	last     bool // last request of its frame
+	sequence    uint64
+	correlation uint64 // number of the request on its last stream
+	entries     []entry
+	retry       bool // an earlier attempt may have been committed
+	sent        bool
+	last        bool // last request of its frame
 }
 
 // pipeline stores the messages of a link in order. Messages with an unknown outcome are retried with the same identity.
 type pipeline struct {
-	c     *conn
-	of    *publisher
-	link  *session.Link
-	id    string        // producer ID
-	wake  chan struct{} // capacity 1
-	ended chan struct{} // closed when all messages are answered, or the connection has ended
+	c    *conn
+	of   *publisher
+	link *session.Link
+	to   *pair
+	id   string        // producer ID
+	wake chan struct{} // capacity 1
 
 	// guarded by conn.mu
 	next          uint64
+	numbered      uint64    // last correlation
 	pending       []entry   // not yet in a request
-	inFlight      []request // ordered by sequence
+	inFlight      []request // in the order in which they are sent
 	sent          int       // number of inFlight requests sent on the current stream
 	publishFrames int       // frames of the current stream with outstanding requests
 	missing       string    // queue to create before new messages are sent; may be empty
 	more          bool      // the node accepts several requests per frame
-	done          bool      // no further messages follow
+	over          bool      // accepts no further messages
+	resuming      map[string]bool
 }
 
-func newPipeline(c *conn, of *publisher) *pipeline {
+func newPipeline(c *conn, of *publisher, to *pair) *pipeline {
 	return &pipeline{
-		c: c, of: of, link: of.link, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1),
-		ended: make(chan struct{}),
+		c: c, of: of, link: of.link, to: to, id: uuid.NewString(), next: 1, wake: make(chan struct{}, 1),
 	}
 }
 
-func (p *pipeline) add(e entry) {
+// push adds a message. mu is held.
+func (p *pipeline) push(e entry) {
 	p.pending = append(p.pending, e)
-	p.c.pending += e.bytes
 	p.signal()
 }
 
-func (p *pipeline) finish() {
-	p.done = true
-	p.signal()
+// ends reports whether no further messages follow. If so, the pipeline accepts none. mu is held.
+func (p *pipeline) ends() bool {
+	p.over = p.over || p.of.done && p.idle()
+	return p.over
 }
 
 func (p *pipeline) signal() { p.c.wakeUp(p.wake) }
@@ -90,13 +93,13 @@ func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) =
 
 // run runs until the link has ended and all messages are answered, or the connection has ended.
 func (p *pipeline) run() {
-	defer close(p.ended)
+	defer p.c.locked(func() { p.over = true })
 	pause := firstPause
 	for {
 		p.c.mu.Lock()
-		idle, done := p.idle(), p.done
+		idle, ends := p.idle(), p.ends()
 		p.c.mu.Unlock()
-		if idle && done || p.c.ctx.Err() != nil {
+		if ends || p.c.ctx.Err() != nil {
 			return
 		}
 		if idle {
@@ -126,7 +129,7 @@ func (p *pipeline) run() {
 
 // failed handles the end of a stream, and reports whether another stream must be opened.
 func (p *pipeline) failed(f failure) bool {
-	if f.notActive() {
+	if f.notActive() && p.to.own() {
 		p.c.lost("this node is no longer active")
 		return false
 	}
@@ -134,16 +137,17 @@ func (p *pipeline) failed(f failure) bool {
 	defer p.c.mu.Unlock()
 	for i := range p.inFlight {
 		r := &p.inFlight[i]
-		if r.sent && (f.through == nil || r.sequence <= *f.through) {
+		if r.sent && (f.through == nil || r.correlation <= *f.through) {
 			r.retry = true
 		}
 		r.sent = false
 	}
 	if f.again() {
+		p.of.returnRefused(p)
 		return true
 	}
 	p.link.Detach(true, f.toAMQP())
-	p.drop()
+	p.of.drop()
 	p.c.signal()
 	return false
 }
@@ -158,8 +162,8 @@ func (p *pipeline) drop() {
 	for i := range p.pending {
 		p.c.stored(p.pending[i].bytes)
 	}
-	p.inFlight, p.pending, p.done = nil, nil, true
-	p.c.room.Broadcast()
+	p.inFlight, p.pending = nil, nil
+	p.signal()
 }
 
 // stream sends requests on one stream until all messages are answered and no further messages follow. It returns an
@@ -170,7 +174,7 @@ func (p *pipeline) stream() (progress bool, err error) {
 	p.c.mu.Lock()
 	p.sent, p.publishFrames, p.more = 0, 0, false
 	p.c.mu.Unlock()
-	stream, err := p.c.queues.PublishStream(ctx)
+	stream, err := p.to.queues.PublishStream(ctx)
 	if err != nil {
 		return false, err
 	}
@@ -216,7 +220,7 @@ func (p *pipeline) publishFrame() (b *pb.PublishStreamRequest, over bool) {
 	defer p.c.mu.Unlock()
 	first := p.nextRequest(0, 0)
 	if first == nil {
-		return nil, p.done && p.idle()
+		return nil, p.ends()
 	}
 	b = p.encode(first)
 	messages, bytes := first.size()
@@ -236,6 +240,8 @@ func (p *pipeline) publishFrame() (b *pb.PublishStreamRequest, over bool) {
 }
 
 func (p *pipeline) encode(r *request) *pb.PublishStreamRequest {
+	p.numbered++
+	r.correlation = p.numbered
 	publish := &pb.PublishRequest{
 		Queue: r.entries[0].queue, Messages: make([]*pb.Message, len(r.entries)),
 		Producer: &pb.Producer{Id: p.id, Epoch: 1, Sequence: r.sequence, Retry: r.retry},
@@ -244,8 +250,8 @@ func (p *pipeline) encode(r *request) *pb.PublishStreamRequest {
 		publish.Messages[i] = r.entries[i].message
 	}
 	return &pb.PublishStreamRequest{
-		Correlation: r.sequence, Publish: publish, AcceptsMore: true,
-		Resumes: len(p.inFlight) == 1, // all earlier requests are answered
+		Correlation: r.correlation, Publish: publish, AcceptsMore: true,
+		Resumes: p.resumes(publish.Queue) || len(p.inFlight) == 1, // all earlier requests for the queue are answered
 	}
 }
 
@@ -331,22 +337,18 @@ var errOrder = errors.New("responses out of order")
 
 // answered handles the response to the oldest request. mu is held.
 func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
-	if len(p.inFlight) == 0 || p.inFlight[0].sequence != resp.GetCorrelation() {
+	if len(p.inFlight) == 0 || p.inFlight[0].correlation != resp.GetCorrelation() {
 		return fmt.Errorf("%w: %d", errOrder, resp.GetCorrelation())
 	}
 	r := p.inFlight[0]
 	if e := resp.GetError(); e != nil {
-		f := ofRequest(e)
-		if f.again() {
-			return &f
-		}
-		p.take(r)
-		p.refused(&r, &f)
-		p.createMissing()
-		return nil
+		return p.failedRequest(&r, ofRequest(e))
 	}
 	p.take(r)
 	p.of.exists = true
+	if rt := p.of.routes[r.entries[0].queue]; rt != nil && rt.pipe == p {
+		rt.way.progress()
+	}
 	for i := range r.entries {
 		p.c.stored(r.entries[i].bytes)
 		if !r.entries[i].settled {
@@ -356,6 +358,29 @@ func (p *pipeline) answered(resp *pb.PublishStreamResponse) error {
 		}
 	}
 	p.createMissing()
+	p.of.completeMoves(p)
+	return nil
+}
+
+// failedRequest handles an error of the oldest request. If the stream must end, it returns the error. mu is held.
+func (p *pipeline) failedRequest(r *request, f failure) error {
+	if f.concernsOwner() && (f.settled || !r.retry) && p.c.fleet != nil {
+		p.take(*r)
+		if err := p.of.redirect(p, r, &f); err != nil {
+			f.text += "; " + err.Error()
+			p.refused(r, &f)
+		}
+		p.createMissing()
+		p.of.completeMoves(p)
+		return nil
+	}
+	if f.again() {
+		return &f
+	}
+	p.take(*r)
+	p.refused(r, &f)
+	p.createMissing()
+	p.of.completeMoves(p)
 	return nil
 }
 
@@ -401,7 +426,7 @@ func (p *pipeline) refused(r *request, f *failure) {
 	}
 	if settled || state == nil { // the client is not notified otherwise
 		p.link.Detach(true, f.toAMQP())
-		p.drop()
+		p.of.drop()
 	}
 }
 
@@ -414,7 +439,7 @@ func (p *pipeline) queueDeleted(r *request, f *failure) {
 		}
 	}
 	p.link.Detach(true, reason)
-	p.drop()
+	p.of.drop()
 }
 
 // onDemand schedules the creation of a missing queue. Requests sent after r are refused as well; all of these

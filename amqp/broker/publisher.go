@@ -4,6 +4,7 @@ package broker
 
 import (
 	"bytes"
+	"sync"
 
 	"github.com/lockstep-mq/lockstep/amqp/convert"
 	"github.com/lockstep-mq/lockstep/amqp/session"
@@ -20,7 +21,13 @@ type publisher struct {
 	topic   bool
 	exists  bool   // the queue has existed since the link was attached
 	dynamic string // dynamic queue of the link; may be empty
-	pipe    *pipeline
+	used    bool   // a message was received outside a transaction
+	done    bool   // no further messages follow
+
+	pipes  map[string]*pipeline // by name of the pair
+	routes map[string]*route    // by queue; without a route, messages are sent to this pair
+	moves  map[string]*route    // moving routes
+	busy   sync.WaitGroup       // running pipelines and moving routes; Add is called with conn.mu
 }
 
 // deleted reports whether the queue of the link, if it is missing, was deleted. mu is held.
@@ -55,11 +62,8 @@ func (p *publisher) deliver(d *session.Delivery) {
 		p.publishIn(state, d, queue, message)
 		return
 	}
-	if p.pipe == nil {
-		p.pipe = newPipeline(p.c, p)
-		p.c.run(p.pipe.run)
-	}
-	p.pipe.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
+	p.used = true
+	p.add(entry{id: d.ID, settled: d.Settled, queue: queue, message: message, bytes: len(d.Payload), topic: p.topic})
 }
 
 // publishIn accepts a message that is stored when its transaction is discharged.
@@ -91,13 +95,11 @@ func (p *publisher) refuse(id uint32, settled bool, reason *wire.Error) {
 // detached ends the link when all of its messages are stored or refused.
 func (p *publisher) detached(closed bool) (wait func()) {
 	p.finish()
-	if p.pipe == nil && (p.dynamic == "" || !closed) {
+	if !p.used && (p.dynamic == "" || !closed) {
 		return nil
 	}
 	return func() {
-		if p.pipe != nil {
-			<-p.pipe.ended
-		}
+		p.busy.Wait()
 		if p.dynamic != "" && closed {
 			p.c.dropNode(p.dynamic)
 		}
@@ -105,7 +107,8 @@ func (p *publisher) detached(closed bool) (wait func()) {
 }
 
 func (p *publisher) finish() {
-	if p.pipe != nil {
-		p.pipe.finish()
+	p.done = true
+	for _, pl := range p.pipes {
+		pl.signal()
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/zap"
@@ -152,11 +153,31 @@ func firstPart(name string) string {
 	return first
 }
 
-// findSubscription returns the queue of a subscription, or nil.
+// findSubscription returns the queue of a subscription, or nil. In a fleet, it searches the queues of all pairs.
 func (c *conn) findSubscription(ctx context.Context, name string) (*pb.Queue, error) {
+	found, err := findSubscriptionIn(ctx, c.home.queues, name)
+	if c.fleet == nil || found != nil || err != nil {
+		return found, err
+	}
+	for _, other := range c.fleet.Pairs() {
+		at, failed := c.pairOf(other)
+		if failed == nil {
+			found, failed = findSubscriptionIn(ctx, at.queues, name)
+		}
+		if found != nil {
+			return found, nil
+		}
+		if err == nil {
+			err = failed
+		}
+	}
+	return nil, err
+}
+
+func findSubscriptionIn(ctx context.Context, queues pb.QueueServiceClient, name string) (*pb.Queue, error) {
 	token := ""
 	for {
-		resp, err := c.queues.ListQueues(ctx, &pb.ListQueuesRequest{PageToken: token})
+		resp, err := queues.ListQueues(ctx, &pb.ListQueuesRequest{PageToken: token})
 		if err != nil {
 			return nil, err
 		}
@@ -180,7 +201,7 @@ func (s *consumer) remove() {
 	switch {
 	case s.dynamic != "":
 		c.dropNode(s.dynamic)
-	case s.leave == nil || s.last():
+	case (s.leave == nil || s.last()) && !s.usedElsewhere(ctx):
 		_, err := c.queues.DeleteSubscription(ctx, &pb.DeleteSubscriptionRequest{Queue: s.queue, Name: s.subscription})
 		if err != nil && failed(err).code != codes.NotFound {
 			c.log.Warn("subscription of a closed AMQP link not deleted: it keeps messages until it is deleted",
@@ -189,14 +210,25 @@ func (s *consumer) remove() {
 	}
 }
 
+// usedElsewhere reports whether links of other nodes of the fleet use a volatile subscription.
+func (s *consumer) usedElsewhere(ctx context.Context) bool {
+	if s.c.fleet == nil || !s.volatile {
+		return false
+	}
+	resp, err := s.c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: s.queue})
+	return err == nil && slices.ContainsFunc(resp.GetQueue().GetSubscriptions(), func(sub *pb.Subscription) bool {
+		return sub.GetName() == s.subscription && sub.GetConsumers() > 0
+	})
+}
+
 // last removes the link from the subscription, and reports whether it was the last one.
 func (s *consumer) last() bool {
 	s.left.Do(func() { s.wasLast = s.leave() })
 	return s.wasLast
 }
 
-// endIdle deletes volatile subscriptions without links, which remain after a failover. Only the active node has
-// links.
+// endIdle deletes volatile subscriptions without links, which remain after a failover. Without a fleet, only the active
+// node has links. In a fleet, a link of another node may be about to attach: a subscription must have been idle before.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
@@ -204,7 +236,11 @@ func (c *conn) endIdle(ctx context.Context, queue string) {
 	}
 	for _, sub := range resp.GetQueue().GetSubscriptions() {
 		name := sub.GetName()
-		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.isShared(queue, name) {
+		if sub.GetConsumers() > 0 {
+			c.server.notIdle(queue, name)
+		}
+		if !strings.HasPrefix(name, volatilePrefix) || sub.GetConsumers() > 0 || c.server.isShared(queue, name) ||
+			c.fleet != nil && !c.server.longIdle(queue, name) {
 			continue
 		}
 		fields := []zap.Field{zap.String("queue", queue), zap.String("subscription", name)}
@@ -243,6 +279,34 @@ func (s *Server) isShared(queue, name string) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.sharing[[2]string{queue, name}] > 0
+}
+
+const (
+	// idleGrace is the minimum time between two checks in which a volatile subscription of a fleet had no links.
+	idleGrace = time.Minute
+	maxIdle   = 10_000 // recorded idle subscriptions
+)
+
+// longIdle records that a volatile subscription has no links, and reports whether this was recorded idleGrace ago.
+func (s *Server) longIdle(queue, name string) bool {
+	key, now := [2]string{queue, name}, time.Now()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	since, known := s.idle[key]
+	switch {
+	case known && now.Sub(since) >= idleGrace:
+		delete(s.idle, key)
+		return true
+	case !known && len(s.idle) < maxIdle:
+		s.idle[key] = now
+	}
+	return false
+}
+
+func (s *Server) notIdle(queue, name string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.idle, [2]string{queue, name})
 }
 
 // share counts a link of a volatile subscription. leave subtracts the link, and reports whether it was the last one.

@@ -62,10 +62,14 @@ type published struct { // messages of a transaction for one queue
 }
 
 type outcome struct {
-	consumer  *consumer
-	state     wire.DeliveryState
-	sequences []uint64
+	consumer   *consumer
+	generation uint64 // of the consumer
+	state      wire.DeliveryState
+	sequences  []uint64
 }
+
+// isCurrent reports whether the deliveries can still be answered. mu is held.
+func (o *outcome) isCurrent() bool { return o.generation == o.consumer.generation }
 
 func (t *transactions) declare(s *session.Session) (*transaction, *wire.Error) {
 	if len(t.open) >= maxTransactions {
@@ -112,7 +116,7 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 	var sequences []uint64
 	for _, one := range t.open {
 		for _, o := range one.outcomes {
-			if o.consumer == s {
+			if o.consumer == s && o.isCurrent() {
 				sequences = append(sequences, o.sequences...)
 			}
 		}
@@ -174,7 +178,9 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 				"commit more often", maxTaken)
 		}
 	}
-	t.outcomes = append(t.outcomes, outcome{consumer: s, state: o, sequences: slices.Clone(e.Refs)})
+	t.outcomes = append(t.outcomes, outcome{
+		consumer: s, generation: s.generation, state: o, sequences: slices.Clone(e.Refs),
+	})
 	if !e.Settled { // settled with the transaction (4.4.4.1)
 		for i := range e.Refs {
 			s.link.Settle(e.First+uint32(i), &wire.TransactionalState{TxnID: t.accepted.TxnID, Outcome: o})
@@ -186,6 +192,9 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 func (t *transaction) rollback() {
 	t.all.close(t)
 	for _, o := range t.outcomes {
+		if !o.isCurrent() {
+			continue // delivered again
+		}
 		o.consumer.answer(&wire.Modified{DeliveryFailed: true}, o.sequences)
 		o.consumer.signal()
 	}
@@ -229,7 +238,7 @@ func isAccepted(state wire.DeliveryState) bool {
 // committed applies the nacks and rejects, which are not part of the Commit. mu is held.
 func (t *transaction) committed() {
 	for _, o := range t.outcomes {
-		if !isAccepted(o.state) {
+		if !isAccepted(o.state) && o.isCurrent() {
 			o.consumer.answer(o.state, o.sequences)
 			o.consumer.signal()
 		}
@@ -259,10 +268,10 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 
 // commit commits a transaction. If a queue is missing, nothing was stored: commit creates it on demand and retries.
 // known is false if the outcome is unknown: the connection ends.
-func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, known bool) {
+func (c *conn) commit(t *transaction, at *pair, ops []*pb.Operation) (reason *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
-	f, known := c.tryCommit(ctx, ops)
+	f, known := c.tryCommit(ctx, at, ops)
 	if f == nil {
 		return nil, known
 	}
@@ -272,7 +281,7 @@ func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, 
 			return refusal(err), true
 		}
 		if created {
-			if f, known = c.tryCommit(ctx, ops); f == nil {
+			if f, known = c.tryCommit(ctx, at, ops); f == nil {
 				return nil, known
 			}
 		}
@@ -280,22 +289,32 @@ func (c *conn) commit(t *transaction, ops []*pb.Operation) (reason *wire.Error, 
 	return f.ofTransaction(), true
 }
 
-// tryCommit commits a transaction, with retries. If the outcome remains unknown, known is false and the connection
-// ends.
-func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *failure, known bool) {
-	req := &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
-	pause := firstPause
-	for {
-		_, err := c.queues.Commit(ctx, req)
+// tryCommit commits a transaction, with retries, at the pair that owns its queues. If the outcome remains unknown,
+// known is false and the connection ends.
+func (c *conn) tryCommit(ctx context.Context, at *pair, ops []*pb.Operation) (refused *failure, known bool) {
+	way := path{at: at}
+	req := newCommit(ops)
+	for pause := firstPause; ; pause = min(2*pause, longestPause) {
+		_, err := way.at.queues.Commit(ctx, req)
 		if err == nil {
 			return nil, true
 		}
 		f := failed(err)
+		certain := f.settled || !req.GetProducer().GetRetry()
 		switch {
-		case f.notActive():
+		case f.notActive() && way.at.own():
 			c.lost("this node is no longer active")
 			return nil, false
-		case !f.again() && (f.settled || !req.GetProducer().GetRetry()) && f.reason != "":
+		case f.owner != nil && certain && c.fleet != nil && !acknowledges(ops):
+			wait, err := way.follow(c, f.owner)
+			if err != nil || !rest(ctx, wait) {
+				return &f, true
+			}
+			req = newCommit(ops) // a producer sends its requests to one pair
+			continue
+		case !f.again() && certain && f.reason != "":
+			return &f, true
+		case f.reason == "DIRECTORY_UNAVAILABLE" && certain && ctx.Err() != nil:
 			return &f, true
 		case !f.again() || ctx.Err() != nil:
 			c.lost("unknown outcome of a transaction")
@@ -304,12 +323,46 @@ func (c *conn) tryCommit(ctx context.Context, ops []*pb.Operation) (refused *fai
 		if !f.unapplied() {
 			req.Producer.Retry = true // the attempt may have been committed
 		}
-		select {
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-		pause = min(2*pause, longestPause)
+		rest(ctx, pause)
 	}
+}
+
+func newCommit(ops []*pb.Operation) *pb.CommitRequest {
+	return &pb.CommitRequest{Operations: ops, Producer: &pb.Producer{Id: uuid.NewString(), Epoch: 1, Sequence: 1}}
+}
+
+// acknowledges reports whether a transaction acknowledges messages. They can be acknowledged only at the pair that has
+// delivered them.
+func acknowledges(ops []*pb.Operation) bool {
+	return slices.ContainsFunc(ops, func(o *pb.Operation) bool { return o.GetAck() != nil })
+}
+
+// pairOfAcks returns the pair that has delivered the messages that the transaction acknowledges; the pair of this node
+// if it acknowledges none. It returns an error if some of the messages were since delivered again, or belong to
+// different pairs. mu is held.
+func (t *transaction) pairOfAcks(home *pair) (*pair, *wire.Error) {
+	var at *pair
+	for i := range t.outcomes {
+		o := &t.outcomes[i]
+		if !isAccepted(o.state) {
+			continue
+		}
+		if !o.isCurrent() {
+			return nil, session.Errorf(transactionRolled, "messages of queue %q were delivered again, because the queue "+
+				"moved to another pair or its pair had a failover", o.consumer.queue)
+		}
+		if from := o.consumer.from; at == nil {
+			at = from
+		} else if at.name != from.name {
+			e := session.Errorf(transactionRolled, "queues of the transaction belong to different pairs")
+			e.Info = wire.Fields{{Key: wire.Symbol("lockstep:reason"), Value: "CROSS_PAIR"}}
+			return nil, e
+		}
+	}
+	if at == nil {
+		at = home
+	}
+	return at, nil
 }
 
 func (f *failure) ofTransaction() *wire.Error {
