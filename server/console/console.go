@@ -49,6 +49,9 @@ type Options struct {
 	// Forward returns the context for a call over Other on behalf of a principal that has authenticated with a
 	// certificate. It is nil if the other node does not accept forwarded calls.
 	Forward func(ctx context.Context, principal string, groups []string) (context.Context, error)
+	// Pairs connects a session to all pairs of the fleet. home is the connection of the session to the active node of this
+	// pair. Pairs is nil without a fleet.
+	Pairs func(home grpc.ClientConnInterface, caller func(context.Context) (Caller, error)) Fleet
 	// OtherStatus queries the status of the node at an address with the credentials of this node. It is used for
 	// sessions that may read the status of this node.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)

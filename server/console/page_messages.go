@@ -152,7 +152,7 @@ func loadMessages(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 	if err != nil {
 		return nil, err
 	}
-	may, err := v.rights(ctx)
+	may, err := v.queueRights(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -378,7 +378,7 @@ func loadMessage(ctx context.Context, v *View, queues pb.QueueServiceClient) (an
 		return nil, invalid(fmt.Sprintf("Queue %s has no message with sequence %d: it was acknowledged by all "+
 			"subscriptions, moved, or is corrupt.", name, sequence))
 	}
-	may, err := v.rights(ctx)
+	may, err := v.queueRights(ctx)
 	if err != nil {
 		return nil, err
 	}

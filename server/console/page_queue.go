@@ -58,6 +58,7 @@ type queueView struct {
 	queueRow
 	rights
 
+	Pair          string // if it is another pair
 	MessagesLink  string
 	Rates         chart
 	Depth, Age    chart
@@ -83,10 +84,11 @@ type consumerRow struct {
 }
 
 func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
-	active, err := v.Active(ctx)
+	at, err := v.place(ctx)
 	if err != nil {
 		return nil, err
 	}
+	active := at.cc
 	resp, err := pb.NewQueueServiceClient(active).GetQueue(ctx, &pb.GetQueueRequest{
 		Name: v.Get("name"), Activity: true,
 	})
@@ -94,11 +96,12 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 		return nil, err
 	}
 	q := resp.GetQueue()
-	may, err := v.rights(ctx)
+	may, err := v.queueRights(ctx)
 	if err != nil {
 		return nil, err
 	}
 	d := &queueView{queueRow: newQueueRow(q), rights: may, MessagesLink: queueLink("/messages", q.GetName())}
+	d.Pair = at.pair
 	d.Paused = pauseText(q.GetPause())
 	d.charts(ctx, v, h)
 	d.Settings = setFields(q)
@@ -122,7 +125,7 @@ func (d *queueView) charts(ctx context.Context, v *View, h *history) {
 	h.add(key, point{now, [lineCount]*float64{
 		a.PublishedPerSecond, a.DeliveredPerSecond, a.AcknowledgedPerSecond, new(float64(q.GetMessages())), age,
 	}})
-	points := h.points(ctx, key, q.GetName(), v.period(), v.Active)
+	points := h.points(ctx, key, q.GetName(), v.period(), v.Queues)
 	d.Rates = chartOf(points, "number", 220, rateLines()...)
 	d.Depth = chartOf(points, "count", 220, line{"messages", lineMessages})
 	d.Age = chartOf(points, "seconds", 220, line{"oldest message", lineAge})

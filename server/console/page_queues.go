@@ -35,6 +35,8 @@ type queuesView struct {
 	Rows           []queueRow
 	Total          uint32
 	First, Last    int
+	Pair           string // if it is another pair
+	Pairs          []pairLink
 	Search         string
 	Sort           string
 	Descending     bool
@@ -80,12 +82,16 @@ var queueSorts = []struct { //nolint:gochecknoglobals // a table
 }
 
 func loadQueues(ctx context.Context, v *View, queues pb.QueueServiceClient) (any, error) {
-	may, err := v.rights(ctx)
+	may, err := v.queueRights(ctx)
+	if err != nil {
+		return nil, err
+	}
+	at, err := v.place(ctx)
 	if err != nil {
 		return nil, err
 	}
 	d := &queuesView{
-		rights: may, Search: v.Query.Get("search"), Sort: v.Query.Get("sort"),
+		rights: may, Pair: at.pair, Pairs: at.pairLinks(), Search: v.Query.Get("search"), Sort: v.Query.Get("sort"),
 		Descending: v.Query.Get("order") == "descending",
 	}
 	page, _ := strconv.Atoi(v.Query.Get("page"))
@@ -152,6 +158,9 @@ func (d *queuesView) loadPolicies(ctx context.Context, queues pb.QueueServiceCli
 
 func (d *queuesView) link(sort string, descending bool, page int) string {
 	q := url.Values{}
+	if d.Pair != "" {
+		q.Set("pair", d.Pair)
+	}
 	if d.Search != "" {
 		q.Set("search", d.Search)
 	}

@@ -47,6 +47,9 @@ type View struct {
 
 	nodesMu     iolock.Mutex // guards cachedNodes
 	cachedNodes []*nodeView
+
+	placeMu     iolock.Mutex // guards cachedPlace
+	cachedPlace *place
 }
 
 // Get returns a value of the form or, if the form does not contain it, of the query.
@@ -80,7 +83,13 @@ func withActive[C, T any](
 func withQueues[T any](
 	fn func(context.Context, *View, pb.QueueServiceClient) (T, error),
 ) func(context.Context, *View) (T, error) {
-	return withActive(pb.NewQueueServiceClient, fn)
+	return func(ctx context.Context, v *View) (result T, err error) {
+		cc, err := v.Queues(ctx)
+		if err != nil {
+			return result, err
+		}
+		return fn(ctx, v, pb.NewQueueServiceClient(cc))
+	}
 }
 
 // withAccess is like withActive, but passes a client of AccessService.
@@ -269,11 +278,15 @@ func (v *View) rights(ctx context.Context) (rights, error) {
 	if err != nil {
 		return nil, err
 	}
+	return newRights(identity), nil
+}
+
+func newRights(identity *pb.WhoAmIResponse) rights {
 	may := make(rights)
 	for _, name := range words(rightsOf(identity.GetRights())) {
 		may[name] = true
 	}
-	return may, nil
+	return may
 }
 
 // offered returns the pages that the menu shows to a session. Pages about queues are shown to every session, because
