@@ -15,7 +15,7 @@ type Fleet struct {
 	Prefix    string   `key:"prefix" usage:"key prefix of the fleet in etcd; equal on all pairs"`
 	Endpoints []string `key:"endpoints" usage:"endpoints of the etcd of the fleet, comma-separated or a list; TLS, user and password are those of coordinator.etcd. Default: coordinator.etcd.endpoints"`
 	Labels    []string `key:"labels" usage:"labels of this pair as key=value, comma-separated or a list, at most 32; placement rules select pairs by their labels"`
-	TokenFile string   `key:"token-file" usage:"file with secrets shared by all pairs of the fleet, one per line: the first is sent to other pairs, all are accepted from them. Queues are moved between pairs with it"`
+	TokenFile string   `key:"token-file" usage:"file with secrets shared by all pairs of the fleet, one per line: the first is sent to other pairs, all are accepted from them. Pairs authenticate each other with it, for moves of queues and for calls that they forward for AMQP clients and the console"`
 }
 
 // FleetEndpoints returns the endpoints of the etcd of the fleet.

@@ -86,6 +86,7 @@ func (p *amqpPort) run(ctx context.Context, n *node) {
 		MaxTransactionBytes: int(n.cfg.Limits.TransactionBytes),
 		AutoCreate:          func() bool { return n.cfg.AMQP.AutoCreate },
 		Enter:               n.enterAMQP, Hello: admission.Name, Logger: n.log.Named("amqp"),
+		Forward: n.forwardAMQP,
 	}
 	if n.secrets.own != nil {
 		o.TLS = n.secrets.own.Server(n.cfg.TLS.ClientCertificates())

@@ -27,12 +27,13 @@ type consolePort struct {
 
 	mu     sync.Mutex // guards the fields below
 	others map[string]*grpc.ClientConn
+	pairs  map[string]*grpc.ClientConn // to nodes of other pairs of the fleet
 }
 
 const maxPeerAddresses = 8
 
 func (n *node) listenConsole(ctx context.Context) error {
-	p := &consolePort{others: make(map[string]*grpc.ClientConn)}
+	p := &consolePort{others: make(map[string]*grpc.ClientConn), pairs: make(map[string]*grpc.ClientConn)}
 	link := n.inProcessLink().link
 	var err error
 	p.server, err = console.Listen(ctx, console.Options{
@@ -41,7 +42,7 @@ func (n *node) listenConsole(ctx context.Context) error {
 		Link: link, Other: func(address string) (grpc.ClientConnInterface, error) {
 			return p.other(n, address)
 		},
-		Forward: n.forward(),
+		Forward: n.forward(), Pairs: n.forwardConsole(p),
 		OtherStatus: func(ctx context.Context, address string) (*pb.GetStatusResponse, error) {
 			return n.peers.Status(ctx, address)
 		},
@@ -152,6 +153,9 @@ func (p *consolePort) close() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, c := range p.others {
+		_ = c.Close()
+	}
+	for _, c := range p.pairs {
 		_ = c.Close()
 	}
 }

@@ -60,6 +60,8 @@ func (f *testFleet) start(pair string) *testNode {
 	return startAlone(f.t, func(c *config.Config) {
 		c.Node.Name = pair
 		c.Fleet.Pair, c.Fleet.Endpoints = pair, f.etcd.Endpoints()
+		withAMQP(c)
+		c.AMQP.AutoCreate = true
 	})
 }
 

@@ -31,6 +31,9 @@ func (n *node) newServer() server.Server {
 	o := auth.Options{
 		Rules: n.rules, Observe: n.audit.Observe, Authenticators: slices.Clip(n.environment.Authenticators),
 	}
+	if f := n.forwardAuthenticator(); f != nil {
+		o.Authenticators = append(o.Authenticators, f.Authenticate)
+	}
 	if i := n.peerAuthenticator(); i != nil {
 		o.Authenticators, o.Unauthenticated = append(o.Authenticators, i.Authenticate), i.NonPeer
 	} else {
