@@ -53,7 +53,10 @@ func listCommand(env *cli.Env) *cobra.Command {
 name and listed without activity. With any flag of this command, the node searches and sorts the queues, and
 returns at most --limit of them with their activity. Rates are measured over one second. Names are sorted in
 ascending order; all other orders begin with the largest value or the oldest message. --descending and
---descending=false set the direction.`,
+--descending=false set the direction.
+
+In a fleet, the queues of all pairs are listed, each with its pair. This requires the right operate at the pair in
+--addr; without it, only the queues of that pair are listed, with a warning.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
   lockstep queue list --sort age --limit 10
@@ -89,30 +92,41 @@ ascending order; all other orders begin with the largest value or the oldest mes
 }
 
 func listAll(ctx context.Context, env *cli.Env, prefix string) error {
-	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		list, rows := []queueState{}, [][]any{}
+	var all []found
+	err := eachPair(ctx, env, func(ctx context.Context, pair string, c *client.Client) error {
 		for q, err := range admin.New(c).Queues(ctx, prefix) {
 			if err != nil {
 				return err
 			}
-			consumers := uint32(0)
-			for _, s := range q.Subscriptions {
-				consumers += s.Consumers
-			}
-			list = append(list, newQueueState(q))
-			rows = append(rows, []any{
-				q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)),
-				output.Count(consumers),
-			})
+			all = append(all, found{q, pair})
 		}
-		if err := env.Print.Object(list); err != nil {
-			return err
-		}
-		if len(rows) == 0 {
-			return env.Print.Sentence("no queues")
-		}
-		return env.Print.Table([]string{"Queue", ">Messages", "Size", ">Subscriptions", ">Consumers"}, rows)
+		return nil
 	})
+	if err != nil {
+		return err
+	}
+	if inFleet(all) {
+		sortQueues(all, admin.ListOptions{Order: admin.OrderName})
+	}
+	list, rows := []queueState{}, [][]any{}
+	for _, q := range all {
+		consumers := uint32(0)
+		for _, s := range q.Subscriptions {
+			consumers += s.Consumers
+		}
+		list = append(list, newFoundState(q))
+		rows = append(rows, q.row(
+			q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)),
+			output.Count(consumers),
+		))
+	}
+	if err := env.Print.Object(list); err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		return env.Print.Sentence("no queues")
+	}
+	return env.Print.Table(header(all, "Queue", ">Messages", "Size", ">Subscriptions", ">Consumers"), rows)
 }
 
 func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
@@ -121,37 +135,67 @@ func listOrdered(ctx context.Context, env *cli.Env, given *listFlags) error {
 		return cli.Usage("--sort %q: must be one of %s", given.sort, strings.Join(admin.QueueOrders(), ", "))
 	}
 	given.options.Order = order
-	return env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
-		list, err := measured(ctx, c, given.options)
+	list, err := ordered(ctx, env, given.options)
+	if err != nil {
+		return err
+	}
+	states, rows := []queueState{}, [][]any{}
+	for _, q := range list.queues {
+		a := q.Activity
+		states = append(states, newFoundState(q))
+		rows = append(rows, q.row(
+			q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
+			rate(a, a.Acknowledged), age(a.OldestAt), output.Count(a.Consumers),
+		))
+	}
+	if err := env.Print.Object(states); err != nil {
+		return err
+	}
+	if len(rows) == 0 {
+		return env.Print.Sentence("no queues")
+	}
+	if err := env.Print.Table(header(list.queues,
+		"Queue", ">Messages", "Size", ">Published/s", ">Delivered/s", ">Acknowledged/s", "Oldest", ">Consumers",
+	), rows); err != nil {
+		return err
+	}
+	if n := int(given.options.Offset) + len(rows); n < list.total {
+		return env.Print.Sentence("%s of %s queues; use --offset %d to list more", output.Count(len(rows)),
+			output.Count(list.total), n)
+	}
+	return nil
+}
+
+type orderedList struct {
+	queues []found
+	total  int
+}
+
+// ordered returns a page of the queues of all pairs. With several pairs, it requests all earlier pages as well.
+func ordered(ctx context.Context, env *cli.Env, o admin.ListOptions) (list orderedList, err error) {
+	err = eachPair(ctx, env, func(ctx context.Context, pair string, c *client.Client) error {
+		of := o
+		if pair != "" {
+			if of.Offset, of.Limit = 0, o.Offset+o.Limit; of.Limit > maxOrdered {
+				return cli.Usage("in a fleet, --offset and --limit must not exceed %d in total", maxOrdered)
+			}
+		}
+		one, err := measured(ctx, c, of)
 		if err != nil {
 			return err
 		}
-		states, rows := []queueState{}, [][]any{}
-		for _, q := range list.Queues {
-			a := q.Activity
-			states = append(states, newQueueState(q))
-			rows = append(rows, []any{
-				q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), rate(a, a.Published), rate(a, a.Delivered),
-				rate(a, a.Acknowledged), age(a.OldestAt), output.Count(a.Consumers),
-			})
-		}
-		if err := env.Print.Object(states); err != nil {
-			return err
-		}
-		if len(rows) == 0 {
-			return env.Print.Sentence("no queues")
-		}
-		if err := env.Print.Table([]string{
-			"Queue", ">Messages", "Size", ">Published/s", ">Delivered/s", ">Acknowledged/s", "Oldest", ">Consumers",
-		}, rows); err != nil {
-			return err
-		}
-		if n := int(given.options.Offset) + len(rows); n < list.Total {
-			return env.Print.Sentence("%s of %s queues; use --offset %d to list more", output.Count(len(rows)),
-				output.Count(list.Total), n)
+		list.total += one.Total
+		for _, q := range one.Queues {
+			list.queues = append(list.queues, found{q, pair})
 		}
 		return nil
 	})
+	if err == nil && inFleet(list.queues) {
+		sortQueues(list.queues, o)
+		from := min(int(o.Offset), len(list.queues))
+		list.queues = list.queues[from:min(from+int(o.Limit), len(list.queues))]
+	}
+	return list, err
 }
 
 // measured lists queues with their rates. It takes a second if the node does not measure rates yet.

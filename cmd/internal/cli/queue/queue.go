@@ -36,6 +36,7 @@ func Command(env *cli.Env) *cobra.Command {
 
 type queueState struct {
 	Name          string              `json:"name"`
+	Pair          string              `json:"pair,omitempty"` // only in lists of the queues of a fleet
 	ID            uint64              `json:"id"`
 	Messages      uint64              `json:"messages"`
 	Bytes         uint64              `json:"bytes"`

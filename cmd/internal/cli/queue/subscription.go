@@ -110,14 +110,15 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List subscriptions of one or all queues",
-		Long:    `List each subscription with its backlog, messages in flight, number of consumers and filter.`,
+		Long: `List each subscription with its backlog, messages in flight, number of consumers and filter. Without QUEUE,
+the list contains the subscriptions of all pairs of a fleet, like lockstep queue list.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return listAllSubscriptions(cmd.Context(), env)
+			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if len(args) == 0 {
-					return listAllSubscriptions(ctx, env, c)
-				}
 				q, err := admin.New(c).GetQueue(ctx, args[0])
 				if err != nil {
 					return err
@@ -136,31 +137,45 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	}
 }
 
-func listAllSubscriptions(ctx context.Context, env *cli.Env, c *client.Client) error {
+func listAllSubscriptions(ctx context.Context, env *cli.Env) error {
+	var all []found
 	var rows [][]any
-	for q, err := range admin.New(c).Queues(ctx, "") {
-		if err != nil {
-			return err
-		}
-		for _, s := range q.Subscriptions {
-			err := env.Print.Object(struct {
-				Queue string `json:"queue"`
-				subscriptionState
-			}{q.Name, newSubscriptionState(s)})
+	err := eachPair(ctx, env, func(ctx context.Context, pair string, c *client.Client) error {
+		for q, err := range admin.New(c).Queues(ctx, "") {
 			if err != nil {
 				return err
 			}
-			rows = append(rows, []any{
+			all = append(all, found{q, pair})
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if inFleet(all) {
+		sortQueues(all, admin.ListOptions{Order: admin.OrderName})
+	}
+	for _, q := range all {
+		for _, s := range q.Subscriptions {
+			err := env.Print.Object(struct {
+				Queue string `json:"queue"`
+				Pair  string `json:"pair,omitempty"`
+				subscriptionState
+			}{q.Name, q.pair, newSubscriptionState(s)})
+			if err != nil {
+				return err
+			}
+			rows = append(rows, q.row(
 				q.Name, s.Name, output.Count(s.Backlog), output.Count(s.InFlight), output.Count(s.Consumers), s.Floor, s.Filter,
 				policyText(s.Redelivery), activeText(s.Active),
-			})
+			))
 		}
 	}
 	if len(rows) == 0 {
 		return env.Print.Sentence("no subscriptions")
 	}
-	return env.Print.Table([]string{
+	return env.Print.Table(header(all,
 		"Queue", "Subscription", ">Backlog", ">In flight", ">Consumers", "Acknowledged below", "Filter",
 		"Overrides", "Active consumer",
-	}, rows)
+	), rows)
 }
