@@ -8,23 +8,53 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 func drainCommand(env *cli.Env) *cobra.Command {
-	return &cobra.Command{
+	var f drainFlags
+	cmd := &cobra.Command{
 		Use: "drain PAIR", Short: "Create new queues on other pairs only",
 		Long: `Create new queues on other pairs only. Existing queues of the pair remain usable, and new queues of placement
 groups that the pair has are still created on it.
 
-To remove a pair from the fleet, drain it, move its queues to other pairs (lockstep fleet move) or delete them, and run
-lockstep fleet leave. lockstep fleet undrain reverts the command.`,
-		Example: "  lockstep fleet drain b\n  lockstep fleet drain b --output json",
-		Args:    cobra.ExactArgs(1),
-		RunE:    setState(env, pb.PairState_PAIR_STATE_DRAINING),
+With --move, the command also moves all queues of the pair to the other open pairs, or to those in --to. It prints a
+plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Each queue moves together with its
+dead-letter queues, its forward targets and its placement group, to a pair that its placement rule permits and that
+keeps 10 % of its space free. Each pair receives one move at a time. The command lists the queues that cannot be moved,
+with the reasons; the exit code is then 1. After an interruption, run the command again.
+
+With --wait, the command returns when the pair has no queues. Together with --move, it tries again to move the remaining
+queues until then.
+
+To remove a pair from the fleet, drain it, and run lockstep fleet leave. lockstep fleet undrain reverts the command, but
+moves no queues back.`,
+		Example: `  lockstep fleet drain b
+  lockstep fleet drain b --move --wait --yes
+  lockstep fleet drain b --move --to a,c --dry-run
+  lockstep fleet drain b --output json`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !f.move && (len(f.to) > 0 || f.dryRun || f.yes) {
+				return cli.Usage("--to, --dry-run and --yes require --move")
+			}
+			if !f.move && !f.wait {
+				return setState(env, pb.PairState_PAIR_STATE_DRAINING)(cmd, args)
+			}
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return (&drainer{env: env, c: c, pair: args[0], drainFlags: f}).run(ctx)
+			})
+		},
 	}
+	cmd.Flags().BoolVar(&f.move, "move", false, "move all queues of the pair to other pairs")
+	cmd.Flags().StringSliceVar(&f.to, "to", nil, "names of the pairs to which the queues are moved (default: all open pairs)")
+	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until the pair has no queues")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only print the plan of --move")
+	cli.AddYes(cmd, &f.yes)
+	return cmd
 }
 
 func undrainCommand(env *cli.Env) *cobra.Command {
@@ -45,6 +75,21 @@ type drained struct {
 	// Queues is the number of queues that remain on the pair.
 	Queues   uint64   `json:"queues"`
 	Warnings []string `json:"warnings"`
+	// The following fields are set only with --move. Moves is the plan, Results are the moves that were executed, and
+	// Left the queues that cannot be moved.
+	Moves   []plannedMove `json:"moves,omitempty"`
+	Results []moveInfo    `json:"results,omitempty"`
+	Left    []leftGroup   `json:"left,omitempty"`
+}
+
+func newDrained(f *pb.GetFleetResponse, name string, state pb.PairState) drained {
+	d := drained{Pair: name, State: enumText(state, "PAIR_STATE_"), Warnings: []string{}}
+	for _, p := range f.GetPairs() {
+		if p.GetName() == name {
+			d.Queues = p.GetQueues()
+		}
+	}
+	return d
 }
 
 func setState(env *cli.Env, state pb.PairState) func(*cobra.Command, []string) error {
@@ -54,12 +99,7 @@ func setState(env *cli.Env, state pb.PairState) func(*cobra.Command, []string) e
 			if err := a.node.SetPairState(ctx, name, state); err != nil {
 				return err
 			}
-			d := drained{Pair: name, State: enumText(state, "PAIR_STATE_"), Warnings: []string{}}
-			for _, p := range a.fleet.GetPairs() {
-				if p.GetName() == name {
-					d.Queues = p.GetQueues()
-				}
-			}
+			d := newDrained(a.fleet, name, state)
 			if state == pb.PairState_PAIR_STATE_OPEN {
 				return env.Print.Result(d, "pair %s is open: new queues are created on it", name)
 			}
@@ -89,8 +129,8 @@ func (d *drained) warn(f *pb.GetFleetResponse) {
 func printDrained(env *cli.Env, d *drained) error {
 	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs", d.Pair)
 	if d.Queues > 0 {
-		text += fmt.Sprintf("\n%s on the pair: move them to other pairs with lockstep fleet move "+
-			"(lockstep fleet queues --pair %s)", remain(d.Queues), d.Pair)
+		text += fmt.Sprintf("\n%s on the pair: lockstep fleet drain %s --move moves them to "+
+			"other pairs", remain(d.Queues), d.Pair)
 	} else {
 		text += "\nthe pair has no queues: lockstep fleet leave removes it from the fleet"
 	}

@@ -26,6 +26,7 @@ import (
 type node struct {
 	pb.UnimplementedAdminServiceServer
 	pb.UnimplementedFleetServiceServer
+	pb.UnimplementedQueueServiceServer
 
 	address string
 	server  *grpc.Server
@@ -42,6 +43,10 @@ type node struct {
 	rebuilt []*pb.RebuildDirectoryRequest
 	reports []*pb.RebuildDirectoryResponse // responses to RebuildDirectory; the last one is repeated
 	left    int
+
+	world    *world // if set, the source of pairs, placements, queues and moves
+	switched int
+	peer     *node // other node of the pair
 }
 
 func (n *node) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
@@ -52,7 +57,10 @@ func (n *node) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusRe
 
 // WatchStatus keeps the connections of the client open. Without a response, the client replaces them.
 func (n *node) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingServer[pb.WatchStatusResponse]) error {
-	if err := s.Send(&pb.WatchStatusResponse{Status: &pb.GetStatusResponse{}}); err != nil {
+	n.mu.Lock()
+	st := proto.CloneOf(n.status)
+	n.mu.Unlock()
+	if err := s.Send(&pb.WatchStatusResponse{Status: st}); err != nil {
 		return err
 	}
 	<-s.Context().Done()
@@ -65,6 +73,9 @@ func (n *node) GetFleet(context.Context, *pb.GetFleetRequest) (*pb.GetFleetRespo
 	if n.fleet == nil {
 		return nil, n.refuse
 	}
+	if n.world != nil {
+		return n.world.fleet(n.fleet), nil
+	}
 	return proto.CloneOf(n.fleet), nil
 }
 
@@ -74,6 +85,9 @@ func (n *node) ListPlacements(
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.listed = append(n.listed, r)
+	if n.world != nil {
+		return n.world.placements(), nil
+	}
 	return n.pages[r.GetAfter()], n.refuse
 }
 
@@ -131,6 +145,7 @@ func start(t *testing.T, pair string) *node {
 	}
 	pb.RegisterAdminServiceServer(n.server, n)
 	pb.RegisterFleetServiceServer(n.server, n)
+	pb.RegisterQueueServiceServer(n.server, n)
 	go func() { _ = n.server.Serve(ln) }()
 	t.Cleanup(n.server.Stop)
 	return n

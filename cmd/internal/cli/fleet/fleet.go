@@ -24,6 +24,6 @@ the pair that they use.`,
 		RunE: cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(statusCommand(env), pairsCommand(env), queuesCommand(env), placeCommand(env), drainCommand(env),
-		undrainCommand(env), moveCommand(env), movesCommand(env), rebuildCommand(env), leaveCommand(env))
+		undrainCommand(env), moveCommand(env), movesCommand(env), rebalanceCommand(env), upgradeCommand(env), rebuildCommand(env), leaveCommand(env))
 	return cmd
 }

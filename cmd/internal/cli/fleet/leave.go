@@ -22,7 +22,7 @@ func leaveCommand(env *cli.Env) *cobra.Command {
 		Long: `Remove the pair in --addr from the fleet. The pair must have no queues, unless it is the last pair of the
 fleet, which keeps its queues.
 
-First run lockstep fleet drain, and move the queues of the pair to other pairs (lockstep fleet move). Afterwards, remove
+First move the queues of the pair to other pairs (lockstep fleet drain PAIR --move). Afterwards, remove
 fleet.pair from the settings of both nodes, and restart them: otherwise, the pair joins the fleet again. On a terminal,
 the command asks for confirmation; scripts use --yes.`,
 		Example: `  lockstep fleet leave --addr b-1:7420,b-2:7420

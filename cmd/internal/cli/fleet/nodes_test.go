@@ -132,6 +132,51 @@ func TestFleetCommandsWithNodes(t *testing.T) {
 	awaitStatus(t, a, live(1))
 }
 
+// All queues of a real pair are moved to the other one, while a queue that cannot move remains.
+func TestDrainWithNodes(t *testing.T) {
+	etcd := coordtest.StartEtcd(t, t.TempDir(), "")
+	t.Cleanup(func() { require.NoError(t, etcd.Close()) })
+	named := func(pair string) map[string]string {
+		settings := maps.Clone(harness.SmallNodes())
+		settings["fleet.pair"], settings["fleet.endpoints"] = pair, strings.Join(etcd.Endpoints(), ",")
+		return settings
+	}
+	_, a := clitest.StartNodesWith(t, true, named("a"))
+	_, b := clitest.StartNodesWith(t, true, named("b"))
+	awaitStatus(t, a, live(2))
+	awaitStatus(t, b, live(2))
+	a.OK("fleet", "place", "*", "--pair", "b")
+	for _, name := range []string{"dead", "invoices", "orders{1}", "lines{1}"} {
+		a.OK("queue", "create", name)
+		a.OK("publish", name, "1", "2")
+	}
+	a.OK("queue", "alter", "invoices", "--dead-letter", "dead")
+	b.OK("queue", "create", "policy.dead")
+	b.OK("policy", "put", "x*", "--dead-letter", "policy.dead")
+	awaitStatus(t, a, func(v map[string]any) bool { return v["queues"] == 5.0 })
+
+	plan := a.Lines("fleet", "drain", "b", "--move", "--dry-run")[0]
+	require.Empty(t, plan["moves"])
+	require.Equal(t, "placement-rule", plan["left"].([]any)[0].(map[string]any)["reason"])
+	a.OK("fleet", "place", "*", "--delete")
+	stdout, stderr, code := a.Run("", "fleet", "drain", "b", "--move", "--yes", "-o", "json")
+	require.Equal(t, cli.ExitError, code, stderr)
+	v := decode(t, stdout)
+	require.InDelta(t, 1, v["queues"], 0, stdout)
+	require.Equal(t, "policy-dead-letter", v["left"].([]any)[0].(map[string]any)["reason"])
+	for _, name := range []string{"dead", "invoices", "orders{1}", "lines{1}"} {
+		require.Equal(t, "1\n2\n", b.OK("consume", name, "--count", "2"))
+		require.Contains(t, a.OK("queue", "list"), name)
+	}
+	b.OK("policy", "delete", "x*")
+	require.InDelta(t, 0, a.Lines("fleet", "drain", "b", "--move", "--yes", "--wait")[0]["queues"], 0)
+	a.OK("fleet", "undrain", "b")
+	require.Empty(t, a.Lines("fleet", "rebalance", "--yes")[0]["moves"], "the queues are empty")
+	stdout, _, _ = a.Run("", "fleet", "upgrade", "--version", "99.0.0", "-o", "json")
+	require.Len(t, decode(t, stdout)["nodes"], 2)
+	require.Equal(t, "upgrade", decode(t, stdout)["action"])
+}
+
 // loseDirectory deletes all keys.
 func loseDirectory(t *testing.T, endpoints []string) {
 	t.Helper()

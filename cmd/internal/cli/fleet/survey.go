@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/admin"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/fleet"
+	"github.com/lockstep-mq/lockstep/fleet/balance"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// pageSize is the number of queues in a response of a pair.
+const pageSize = 1000
+
+var errOutdated = errors.New("the copy of the directory does not receive changes")
+
+// survey returns the state of the fleet: the directory, and the queues of the live pairs with their sizes. failed
+// contains the errors of pairs whose queues are unknown; they do not count as live.
+func survey(
+	ctx context.Context, env *cli.Env, c *client.Client,
+) (f *balance.Fleet, failed map[string]error, _ error) {
+	limited, cancel := context.WithTimeout(ctx, env.Timeout)
+	defer cancel()
+	answers, err := responding(limited, env, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	a := answers[0]
+	if !a.current() {
+		return nil, nil, cli.WithHint(fmt.Errorf("%s: %w", a.address, errOutdated), "`lockstep fleet status` to show the "+
+			"state of the directory")
+	}
+	f, failed = &balance.Fleet{Rules: rulesOf(a.fleet)}, map[string]error{}
+	moves, err := a.node.Moves(limited)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, m := range moves.GetMoves() {
+		if m.GetPhase() < pb.MovePhase_MOVE_PHASE_DONE {
+			f.Moves = append(f.Moves, fleet.Move{Epoch: m.GetEpoch(), From: m.GetFrom(), To: m.GetTo(), Queues: m.GetQueues()})
+		}
+	}
+	groups := map[string]string{} // by pair and queue
+	for p, err := range a.node.Placements(limited, admin.PlacementOptions{}) {
+		if err != nil {
+			return nil, nil, err
+		}
+		groups[p.GetPair()+"\x00"+p.GetQueue()] = p.GetGroup()
+	}
+	if ratesNeeded(a.fleet) {
+		startRates(ctx, env, a.fleet)
+		if err := cli.WaitRates(ctx); err != nil {
+			return nil, nil, err
+		}
+	}
+	for _, p := range a.fleet.GetPairs() {
+		known := pairOf(p)
+		queues, err := queuesOf(ctx, env, p)
+		if known.Live && err != nil {
+			failed[p.GetName()], known.Live = err, false
+		}
+		for _, q := range queues {
+			group, owned := groups[q.Pair+"\x00"+q.Name]
+			if q.Group = group; owned { // not a queue that is being moved to the pair, or was moved from it
+				f.Queues = append(f.Queues, q)
+			}
+		}
+		f.Pairs = append(f.Pairs, known)
+	}
+	return f, failed, nil
+}
+
+func rulesOf(f *pb.GetFleetResponse) (rules []fleet.Rule) {
+	for _, r := range f.GetRules() {
+		rules = append(rules, fleet.Rule{Pattern: r.GetPattern(), Pair: r.GetPair(), Labels: r.GetLabels()})
+	}
+	return rules
+}
+
+func pairOf(p *pb.FleetPair) balance.Pair {
+	return balance.Pair{
+		Member: fleet.Member{
+			Name: p.GetName(), State: fleet.State(enumText(p.GetState(), "PAIR_STATE_")), Labels: p.GetLabels(),
+		},
+		Live: p.GetLive(), StoredBytes: p.GetLoad().GetStoredBytes(), FreeBytes: p.GetLoad().GetFreeBytes(),
+	}
+}
+
+// ratesNeeded reports whether the publish rate of the fleet is not negligible.
+func ratesNeeded(f *pb.GetFleetResponse) bool {
+	total := 0.0
+	for _, p := range f.GetPairs() {
+		total += p.GetLoad().GetPublishRate()
+	}
+	return total >= balance.MinRate
+}
+
+// startRates starts the measurement of the rates of queues on all pairs.
+func startRates(ctx context.Context, env *cli.Env, f *pb.GetFleetResponse) {
+	for _, p := range f.GetPairs() {
+		if !p.GetLive() {
+			continue
+		}
+		_ = onPair(ctx, env, p.GetAddresses(), func(ctx context.Context, c *admin.Client) error { // repeated later
+			_, err := c.ListQueues(ctx, admin.ListOptions{Limit: 1})
+			return err
+		})
+	}
+}
+
+// onPair calls fn with a client of the pair at the addresses.
+func onPair(
+	ctx context.Context, env *cli.Env, addresses []string, fn func(context.Context, *admin.Client) error,
+) error {
+	connection, err := env.Connection()
+	if err != nil {
+		return err
+	}
+	connection.Addresses = strings.Join(addresses, ",")
+	return env.With(ctx, connection, func(ctx context.Context, c *client.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+		defer cancel()
+		return fn(ctx, admin.New(c))
+	})
+}
+
+// queuesOf returns the queues of a pair, without their groups.
+func queuesOf(ctx context.Context, env *cli.Env, p *pb.FleetPair) (queues []balance.Queue, _ error) {
+	if !p.GetLive() {
+		return nil, nil
+	}
+	err := onPair(ctx, env, p.GetAddresses(), func(ctx context.Context, c *admin.Client) error {
+		fixed, err := fixedQueues(ctx, c)
+		if err != nil {
+			return err
+		}
+		for offset := uint32(0); ; offset += pageSize {
+			list, err := c.ListQueues(ctx, admin.ListOptions{Offset: offset, Limit: pageSize})
+			if err != nil {
+				return err
+			}
+			for i := range list.Queues {
+				q := queueOf(&list.Queues[i], p.GetName())
+				if f, found := fixed[q.Name]; found {
+					q.Fixed, q.Detail = f.reason, f.detail
+				}
+				queues = append(queues, q)
+			}
+			if len(list.Queues) < pageSize {
+				return nil
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list the queues of pair %s: %w", p.GetName(), err)
+	}
+	return queues, nil
+}
+
+func queueOf(q *admin.Queue, pair string) balance.Queue {
+	out := balance.Queue{Name: q.Name, Pair: pair, Bytes: q.Bytes}
+	if a := q.Activity; a != nil && a.Rates {
+		out.Rate = uint64(math.Round(a.Published))
+	}
+	if to := q.Own.Config.DeadLetter; to != "" {
+		out.Links = append(out.Links, to)
+	}
+	for _, s := range q.Subscriptions {
+		if to := s.Redelivery.DeadLetter; to != nil && *to != "" {
+			out.Links = append(out.Links, *to)
+		}
+	}
+	for _, f := range q.Forwards {
+		out.Links = append(out.Links, f.To)
+	}
+	return out
+}
+
+type fixedQueue struct {
+	reason balance.Reason
+	detail string
+}
+
+// fixedQueues returns the queues of a pair that cannot be moved, by name.
+func fixedQueues(ctx context.Context, c *admin.Client) (map[string]fixedQueue, error) {
+	fixed := map[string]fixedQueue{}
+	for t, err := range c.ListPrepared(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		for _, q := range t.Queues {
+			fixed[q.Queue] = fixedQueue{balance.Prepared, fmt.Sprintf("transaction %s", t.XID)}
+		}
+	}
+	policies, err := c.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range policies {
+		if to := p.Defaults.DeadLetter; to != "" {
+			fixed[to] = fixedQueue{balance.PolicyDeadLetter, fmt.Sprintf("policy %s", p.Pattern)}
+		}
+	}
+	return fixed, nil
+}
+
+// firstFailure returns the error of one of the pairs, the first by name.
+func firstFailure(failed map[string]error) (err error) {
+	first := ""
+	for name, e := range failed {
+		if first == "" || cmp.Less(name, first) {
+			first, err = name, e
+		}
+	}
+	return err
+}
