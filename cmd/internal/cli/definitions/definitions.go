@@ -19,7 +19,6 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
-	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
 const maxFileBytes = 64 << 20
@@ -36,7 +35,10 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Export, compare and import queue definitions",
 		Long: `A definitions file (YAML) contains the queues of a pair, with their own configuration, subscriptions and
 forwards, the policies, and the schedules. It is sorted by name, omits default values, and is suitable for version
-control. It contains no messages.`,
+control. It contains no messages.
+
+With --fleet, the file contains the queues of all pairs of a fleet with their pairs, the placement rules, and the
+policies, access rules, roles and schedules. What is not equal on all pairs is in the list pairs.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -46,6 +48,7 @@ control. It contains no messages.`,
 
 func exportCommand(env *cli.Env) *cobra.Command {
 	var prefix string
+	var ofFleet bool
 	cmd := &cobra.Command{
 		Use: "export [FILE]", Short: "Export definitions to a file",
 		Long: `Write the definitions of all queues to a file or to standard output. Temporary queues are omitted:
@@ -53,17 +56,7 @@ they belong to their clients.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			var content document
-			err := env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				there, err := list(ctx, c, prefix)
-				for _, q := range there.queues {
-					if q.Own.Config.TemporaryGrace == 0 {
-						content.queues = append(content.queues, fromClient(q))
-					}
-				}
-				content.policies, content.schedules = there.policies, there.schedules
-				return err
-			})
+			content, err := export(cmd.Context(), env, prefix, ofFleet)
 			if err != nil {
 				return err
 			}
@@ -84,12 +77,35 @@ they belong to their clients.`,
 		},
 	}
 	addPrefix(cmd, &prefix)
+	addFleet(cmd, &ofFleet)
 	return cmd
+}
+
+// export returns the definitions of a pair or fleet.
+func export(ctx context.Context, env *cli.Env, prefix string, ofFleet bool) (content document, _ error) {
+	if ofFleet {
+		err := withFleet(ctx, env, prefix, func(_ context.Context, f *fleetState) error {
+			content = f.export(prefix)
+			return nil
+		})
+		return content, err
+	}
+	err := env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
+		there, err := list(ctx, c, prefix)
+		for _, q := range there.queues {
+			if q.Own.Config.TemporaryGrace == 0 {
+				content.queues = append(content.queues, fromClient(q))
+			}
+		}
+		content.policies, content.schedules = there.policies, there.schedules
+		return err
+	})
+	return content, err
 }
 
 func importCommand(env *cli.Env) *cobra.Command {
 	var prefix string
-	var yes, prune, dryRun bool
+	var yes, prune, dryRun, ofFleet bool
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Apply definitions from a file",
 		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues,
@@ -106,12 +122,10 @@ starts with the next message.`,
 			if err != nil {
 				return err
 			}
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				p, err := planFor(ctx, env, c, wanted, prefix)
-				if err != nil {
-					return err
-				}
-				return carryOut(ctx, env, c, &p, importOptions{yes: yes, prune: prune, dryRun: dryRun})
+			return withPlan(cmd.Context(), env, wanted, prefix, ofFleet, func(
+				ctx context.Context, c *client.Client, p *plan,
+			) error {
+				return carryOut(ctx, env, c, p, importOptions{yes: yes, prune: prune, dryRun: dryRun})
 			})
 		},
 	}
@@ -119,12 +133,14 @@ starts with the next message.`,
 		"delete objects that are not in the file; queues and subscriptions with their messages")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the changes")
 	addPrefix(cmd, &prefix)
+	addFleet(cmd, &ofFleet)
 	cli.AddYes(cmd, &yes)
 	return cmd
 }
 
 func diffCommand(env *cli.Env) *cobra.Command {
 	var prefix string
+	var ofFleet bool
 	cmd := &cobra.Command{
 		Use: "diff FILE", Short: "Compare the pair with a file",
 		Long: `Print the changes that would make the pair match the file; "-" is standard input. The exit code is 1
@@ -136,15 +152,13 @@ if there are differences.`,
 			if err != nil {
 				return err
 			}
-			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				p, err := planFor(ctx, env, c, wanted, prefix)
-				if err != nil {
-					return err
-				}
+			return withPlan(cmd.Context(), env, wanted, prefix, ofFleet, func(
+				_ context.Context, _ *client.Client, p *plan,
+			) error {
 				if err := env.Print.Object(p.result(slices.Concat(p.steps, p.prune), nil, 0)); err != nil {
 					return err
 				}
-				if err := printSteps(env, &p, slices.Concat(p.steps, p.prune)); err != nil {
+				if err := printSteps(env, p, slices.Concat(p.steps, p.prune)); err != nil {
 					return err
 				}
 				if !p.empty() {
@@ -155,7 +169,38 @@ if there are differences.`,
 		},
 	}
 	addPrefix(cmd, &prefix)
+	addFleet(cmd, &ofFleet)
 	return cmd
+}
+
+// withPlan calls fn with the plan that makes the pair or fleet match a document.
+func withPlan(
+	ctx context.Context, env *cli.Env, wanted *document, prefix string, ofFleet bool,
+	fn func(context.Context, *client.Client, *plan) error,
+) error {
+	if ofFleet {
+		return withFleet(ctx, env, prefix, func(ctx context.Context, f *fleetState) error {
+			p, err := f.plan(wanted, prefix)
+			if err != nil {
+				return err
+			}
+			return fn(ctx, f.any, &p)
+		})
+	}
+	if wanted.ofFleet() {
+		return cli.Usage("%w", errNeedsFleet)
+	}
+	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
+		p, err := planFor(ctx, env, c, wanted, prefix)
+		if err != nil {
+			return err
+		}
+		return fn(ctx, c, &p)
+	})
+}
+
+func addFleet(cmd *cobra.Command, ofFleet *bool) {
+	cmd.Flags().BoolVar(ofFleet, "fleet", false, "use all pairs of the fleet, and its placement rules")
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {
@@ -165,9 +210,9 @@ func addPrefix(cmd *cobra.Command, prefix *string) {
 
 // existing contains the objects of a pair.
 type existing struct {
-	queues    []admin.Queue
-	policies  []admin.Policy
-	schedules []*pb.Schedule
+	settings
+
+	queues []admin.Queue
 }
 
 // list returns the queues that start with prefix. If prefix is empty, it also returns the policies and schedules.
@@ -211,7 +256,7 @@ func readFile(env *cli.Env, name, prefix string) (*document, error) {
 	if err != nil || prefix == "" {
 		return wanted, err
 	}
-	wanted.policies, wanted.schedules = nil, nil
+	wanted.settings, wanted.placements, wanted.pairs = settings{}, nil, nil
 	wanted.queues = slices.DeleteFunc(wanted.queues, func(q queue) bool { return !strings.HasPrefix(q.name, prefix) })
 	return wanted, nil
 }
@@ -220,6 +265,9 @@ func planFor(ctx context.Context, env *cli.Env, c *client.Client, wanted *docume
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
 	there, err := list(ctx, c, prefix)
+	if err == nil && (wanted.access != nil || wanted.roles != nil) {
+		err = there.addAccess(ctx, c)
+	}
 	if err != nil {
 		return plan{}, err
 	}
@@ -231,11 +279,13 @@ type result struct {
 	// LeftAlone contains the deletions that --prune would execute.
 	LeftAlone []step   `json:"left_alone,omitempty"`
 	Conflicts []string `json:"conflicts,omitempty"`
-	Applied   int      `json:"applied"`
+	// Misplaced are queues of other pairs than those in the file.
+	Misplaced []misplaced `json:"misplaced,omitempty"`
+	Applied   int         `json:"applied"`
 }
 
 func (p *plan) result(steps, left []step, applied int) result {
-	return result{Changes: append([]step{}, steps...), LeftAlone: left, Conflicts: p.conflicts, Applied: applied}
+	return result{Changes: append([]step{}, steps...), LeftAlone: left, Conflicts: p.conflicts, Misplaced: p.misplaced, Applied: applied}
 }
 
 func printSteps(env *cli.Env, p *plan, steps []step) error {
@@ -246,6 +296,11 @@ func printSteps(env *cli.Env, p *plan, steps []step) error {
 	}
 	for _, text := range p.conflicts {
 		if err := env.Print.Sentence("! %s", text); err != nil {
+			return err
+		}
+	}
+	for i := range p.misplaced {
+		if err := env.Print.Sentence("! %s", p.misplaced[i].text()); err != nil {
 			return err
 		}
 	}
@@ -293,7 +348,7 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 		}
 		for i := range steps {
 			step, cancel := context.WithTimeout(ctx, env.Timeout)
-			err := steps[i].do(step, c)
+			err := p.do(step, &steps[i], c)
 			cancel()
 			if err != nil {
 				return fmt.Errorf("step %d of %d (%s) failed; the previous steps are applied: %w",
@@ -315,6 +370,14 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 		return env.Print.Sentence("no changes made: --dry-run")
 	}
 	return env.Print.Sentence("applied %s", output.Plural(uint64(done), "change"))
+}
+
+// do executes a step on the pair or fleet.
+func (p *plan) do(ctx context.Context, s *step, c *client.Client) error {
+	if p.fleet != nil {
+		return p.fleet.do(ctx, s)
+	}
+	return s.do(ctx, c)
 }
 
 func question(steps []step) string {

@@ -70,15 +70,22 @@ func subscriptionOf(s admin.Subscription) subscription {
 	return sub
 }
 
-// document is the content of a definitions file. policies and schedules are nil if the file does not have these keys.
+// document is the content of a definitions file.
 type document struct {
-	queues    []queue
-	policies  []admin.Policy
-	schedules []*pb.Schedule
+	settings
+
+	queues []queue
+	// placements are the placement rules of a fleet; nil if the file does not have this key. pairs are the objects of
+	// single pairs.
+	placements []*pb.PlacementRule
+	pairs      []pairSettings
 }
 
 type queue struct {
 	name string
+	// pair is the pair of a fleet that has the queue, and group its placement group; empty if the file does not have
+	// these keys.
+	pair, group string
 	// config contains the options that are set on the queue itself, not by a policy. own contains their names, each
 	// followed by a space.
 	config        admin.QueueConfig
@@ -119,6 +126,12 @@ type object []entry
 // forwards.
 func (q *queue) object() object {
 	o := object{{"name", q.name}}
+	if q.pair != "" {
+		o = append(o, entry{"pair", q.pair})
+	}
+	if q.group != "" {
+		o = append(o, entry{"placement_group", q.group})
+	}
 	for _, f := range queueconfig.Fields() {
 		if q.has(f.Name) {
 			o = append(o, entry{f.Name, f.Own(&q.config)})
@@ -159,23 +172,22 @@ func (q *queue) object() object {
 
 func (d *document) object() object {
 	o, list := object{{"version", uint64(version)}}, []object{}
+	if d.placements != nil {
+		for _, r := range d.placements {
+			list = append(list, placementObject(r))
+		}
+		o, list = append(o, entry{"placement_rules", list}), []object{}
+	}
 	for i := range d.queues {
 		list = append(list, d.queues[i].object())
 	}
-	o = append(o, entry{"queues", list})
-	if d.policies != nil {
+	o = append(append(o, entry{"queues", list}), d.entries()...)
+	if d.pairs != nil {
 		list = []object{}
-		for i := range d.policies {
-			list = append(list, policyObject(&d.policies[i]))
+		for i := range d.pairs {
+			list = append(list, append(object{{"name", d.pairs[i].name}}, d.pairs[i].entries()...))
 		}
-		o = append(o, entry{"policies", list})
-	}
-	if d.schedules != nil {
-		list = []object{}
-		for _, s := range d.schedules {
-			list = append(list, scheduleObject(s))
-		}
-		o = append(o, entry{"schedules", list})
+		o = append(o, entry{"pairs", list})
 	}
 	return o
 }
@@ -223,6 +235,12 @@ func node(v any) *yaml.Node {
 			n.Content = append(n.Content, node(o))
 		}
 		return n
+	case []string:
+		n := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+		for _, text := range v {
+			n.Content = append(n.Content, node(text))
+		}
+		return n
 	case number:
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: string(v)}
 	default:
@@ -262,8 +280,7 @@ func decode(name string, text []byte) (*document, error) {
 		return nil, d.err
 	}
 	slices.SortFunc(content.queues, func(a, b queue) int { return cmp.Compare(a.name, b.name) })
-	slices.SortFunc(content.policies, func(a, b admin.Policy) int { return cmp.Compare(a.Pattern, b.Pattern) })
-	slices.SortFunc(content.schedules, func(a, b *pb.Schedule) int { return cmp.Compare(a.GetName(), b.GetName()) })
+	content.sort()
 	return content, nil
 }
 
@@ -292,18 +309,18 @@ func (d *decoder) document(n *yaml.Node) *document {
 			for _, q := range d.sequence(v) {
 				content.queues = append(content.queues, d.queue(q))
 			}
-		case "policies":
-			content.policies = []admin.Policy{}
-			for _, p := range d.sequence(v) {
-				content.policies = append(content.policies, d.policy(p))
+		case "placement_rules":
+			content.placements = []*pb.PlacementRule{}
+			for _, r := range d.sequence(v) {
+				content.placements = append(content.placements, d.placement(r))
 			}
-		case "schedules":
-			content.schedules = []*pb.Schedule{}
-			for _, s := range d.sequence(v) {
-				content.schedules = append(content.schedules, d.schedule(s))
+		case "pairs":
+			content.pairs = []pairSettings{}
+			for _, p := range d.sequence(v) {
+				content.pairs = append(content.pairs, d.pair(p))
 			}
 		default:
-			return false
+			return d.settings(key, v, &content.settings)
 		}
 		return true
 	})
@@ -320,11 +337,13 @@ func (d *decoder) document(n *yaml.Node) *document {
 	for _, q := range content.queues {
 		define("queue", q.name)
 	}
-	for _, p := range content.policies {
-		define("policy", p.Pattern)
+	for _, r := range content.placements {
+		define("placement rule", r.GetPattern())
 	}
-	for _, s := range content.schedules {
-		define("schedule", s.GetName())
+	content.define(define)
+	for _, p := range content.pairs {
+		define("pair", p.name)
+		p.define(func(kind, name string) { define(kind+" of pair "+p.name, name) })
 	}
 	return content
 }
@@ -336,6 +355,10 @@ func (d *decoder) queue(n *yaml.Node) queue {
 		switch key {
 		case "name":
 			q.name = d.scalar(v)
+		case "pair":
+			q.pair = d.scalar(v)
+		case "placement_group":
+			q.group = d.scalar(v)
 		case "subscriptions":
 			q.subscriptions = d.subscriptions(v)
 		case "forwards":

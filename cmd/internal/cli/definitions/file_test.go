@@ -80,14 +80,14 @@ func TestRoundTrip(t *testing.T) {
 	for i := range reflect.TypeFor[admin.QueueConfig]().NumField() {
 		require.False(t, reflect.ValueOf(queues[1].config).Field(i).IsZero(), "field %d", i)
 	}
-	document := &document{queues: queues, schedules: []*pb.Schedule{detailedSchedule(), {
+	document := &document{queues: queues, settings: settings{schedules: []*pb.Schedule{detailedSchedule(), {
 		Name: "poll", Queue: "orders", Every: durationpb.New(30 * time.Second),
 		Missed:  pb.MissedOccurrences_MISSED_OCCURRENCES_ONCE,
 		Message: &pb.Message{Body: []byte{0xff}},
 	}}, policies: []admin.Policy{
 		{Pattern: "*", Limits: admin.PolicyLimits{MaxBytes: 10 << 30, TTL: time.Hour}},
 		{Pattern: "orders.*", Priority: 10, Defaults: admin.QueueConfig{MaxDeliveries: 5, DeadLetter: "orders.dead"}},
-	}}
+	}}}
 	content, err := encode(document)
 	require.NoError(t, err)
 	golden.Text(t, "queues.yaml", string(content))
@@ -167,8 +167,8 @@ func TestInvalidFiles(t *testing.T) {
 
 func FuzzDecode(f *testing.F) {
 	content, err := encode(&document{
-		queues: []queue{everything()}, policies: []admin.Policy{{Pattern: "*"}},
-		schedules: []*pb.Schedule{detailedSchedule()},
+		queues:   []queue{everything()},
+		settings: settings{policies: []admin.Policy{{Pattern: "*"}}, schedules: []*pb.Schedule{detailedSchedule()}},
 	})
 	if err != nil {
 		f.Fatal(err)

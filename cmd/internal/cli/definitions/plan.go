@@ -37,6 +37,10 @@ type step struct {
 	Queue        string   `json:"queue,omitempty"`
 	Policy       string   `json:"policy,omitempty"`
 	Schedule     string   `json:"schedule,omitempty"`
+	Role         string   `json:"role,omitempty"`
+	Rule         string   `json:"access_rule,omitempty"`
+	Placement    string   `json:"placement_rule,omitempty"`
+	Pair         string   `json:"pair,omitempty"` // of a fleet
 	Subscription string   `json:"subscription,omitempty"`
 	Changes      []change `json:"changes,omitempty"`
 	// Messages is the number of messages deleted with the object.
@@ -45,8 +49,12 @@ type step struct {
 	want queue // for steps on a queue or its forwards
 	sub  subscription
 
-	policy   admin.Policy
-	schedule *pb.Schedule
+	policy    admin.Policy
+	schedule  *pb.Schedule
+	role      *pb.AccessRole
+	rule      *pb.AccessRule
+	was       *pb.AccessRule // the rule that is changed
+	placement *pb.PlacementRule
 }
 
 // change is the change of a field. The value "-" means that the field is not set.
@@ -62,9 +70,13 @@ type plan struct {
 	steps, prune []step
 	// conflicts describe differences in immutable settings.
 	conflicts []string
+	// misplaced are queues of other pairs than those in the file. They are not moved.
+	misplaced []misplaced
+	// fleet executes steps in a fleet; otherwise nil.
+	fleet *fleetState
 }
 
-func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts) == 0 }
+func (p *plan) empty() bool { return len(p.steps)+len(p.prune)+len(p.conflicts)+len(p.misplaced) == 0 }
 
 func (s *step) deletes() bool {
 	return strings.HasPrefix(s.Action, "delete-")
@@ -93,7 +105,21 @@ func (s *step) text() string {
 }
 
 func (s *step) what() string {
+	text := s.object()
+	if s.Pair != "" {
+		text += " at pair " + s.Pair
+	}
+	return text
+}
+
+func (s *step) object() string {
 	switch {
+	case s.Placement != "":
+		return "placement rule " + s.Placement
+	case s.Role != "":
+		return "role " + s.Role
+	case s.Rule != "":
+		return "access rule of " + s.Rule
 	case s.Policy != "":
 		return "policy " + s.Policy
 	case s.Schedule != "":
@@ -116,6 +142,7 @@ func compare(content *document, there *existing) plan {
 		byName[q.Name] = q
 	}
 	var p plan
+	p.access(&content.settings, &there.settings)
 	named := make(map[string]bool, len(wanted))
 	ordered, before := policiesFirst(targetsFirst(wanted), content.policies)
 	for i, want := range ordered {
@@ -164,7 +191,8 @@ func compare(content *document, there *existing) plan {
 	return p
 }
 
-// targetsFirst sorts dead-letter queues before the queues that refer to them. The order within cycles, which no pair
+// targetsFirst sorts dead-letter queues before the queues that refer to them, and a queue with the name of a placement
+// group before the queues of the group, which are created on the same pair. The order within cycles, which no pair
 // accepts, is unspecified.
 func targetsFirst(queues []queue) []queue {
 	byName := make(map[string]int, len(queues))
@@ -178,7 +206,7 @@ func targetsFirst(queues []queue) []queue {
 			return
 		}
 		visited[at] = true
-		for _, name := range queues[at].deadLetters() {
+		for _, name := range append(queues[at].deadLetters(), queues[at].group) {
 			if target, is := byName[name]; is {
 				visit(target)
 			}
@@ -373,11 +401,33 @@ func (s *step) alterSubscription(ctx context.Context, c *client.Client) error {
 	return err
 }
 
+// putRule creates a rule, or changes its rights and roles.
+func (s *step) putRule(ctx context.Context, c *client.Client) error {
+	was := s.was
+	if was == nil {
+		was = &pb.AccessRule{}
+	}
+	if more := without(s.rule, was); len(more.GetRights())+len(more.GetRoles()) > 0 {
+		if _, err := admin.New(c).Grant(ctx, more, false); err != nil {
+			return err
+		}
+	}
+	if s.was == nil {
+		return nil
+	}
+	if less := without(s.was, s.rule); len(less.GetRights())+len(less.GetRoles()) > 0 {
+		_, err := admin.New(c).Revoke(ctx, less, false)
+		return err
+	}
+	return nil
+}
+
 func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	switch s.Action {
 	case createQueue:
 		o := admin.CreateQueueOptions{
 			Config: s.want.config, Explicit: strings.Fields(s.want.own), Subscriptions: s.want.plain(),
+			PlacementGroup: s.want.group,
 		}
 		o.Topic = len(o.Subscriptions) == 0
 		_, _, err = admin.New(c).CreateQueue(ctx, s.Queue, o)
@@ -395,6 +445,14 @@ func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 		_, err = admin.New(c).PutPolicy(ctx, s.policy)
 	case deletePolicy:
 		err = admin.New(c).DeletePolicy(ctx, s.Policy)
+	case createRole, alterRole:
+		_, err = admin.New(c).PutRole(ctx, s.role, false)
+	case deleteRole:
+		err = admin.New(c).DeleteRole(ctx, s.Role)
+	case createRule, alterRule:
+		err = s.putRule(ctx, c)
+	case deleteRule:
+		_, err = admin.New(c).Revoke(ctx, without(s.rule, &pb.AccessRule{}), false)
 	case createSchedule, alterSchedule:
 		_, err = admin.New(c).PutSchedule(ctx, s.schedule)
 	case deleteSchedule:
