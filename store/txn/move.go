@@ -56,7 +56,7 @@ func (b *Builder) ImportBegin(epoch uint64, pair string, queues []ImportQueue) {
 	last := uint64(0)
 	for i := range queues {
 		q := &queues[i]
-		if err := CheckName(q.Name); err != nil {
+		if err := CheckQueueName(q.Name); err != nil {
 			b.fail(err)
 		}
 		if q.Source <= last {
@@ -220,7 +220,7 @@ func (d *decoder) statePair() (p StatePair) {
 // moved decodes one queue of an OpFence or OpImportBegin. last is the number of the previous queue.
 func (d *decoder) moved(code OpCode, last uint64) (q ImportQueue, number uint64) {
 	if code == OpImportBegin {
-		q.Name = string(d.name())
+		q.Name = string(d.queueName())
 	}
 	q.Source = last + d.uvarint()
 	if d.err == nil && q.Source <= last {

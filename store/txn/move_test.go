@@ -12,7 +12,7 @@ import (
 )
 
 var (
-	someImport = []ImportQueue{{Name: "a", Source: 3}, {Name: "b", Source: 300, Prioritized: true}}
+	someImport = []ImportQueue{{Name: "a", Source: 3}, {Name: "b{1}", Source: 300, Prioritized: true}}
 	somePairs  = []StatePair{{Key: []byte("k"), Value: []byte("v")}, {Key: []byte("l"), Value: []byte{}}}
 )
 
@@ -29,7 +29,7 @@ func someMoves() map[string]func(b *Builder) {
 		},
 		"1f" + "02000000" + "ac02": func(b *Builder) { b.Unfence(300) },
 		"20" + "02000000" + "ac02": func(b *Builder) { b.DropMoved(300) },
-		"21" + "13000000" + "ac02" + "06706169722d31" + "02" + "016103" + "00" + "0162a902" + "01": func(b *Builder) {
+		"21" + "16000000" + "ac02" + "06706169722d31" + "02" + "016103" + "00" + "04627b317da902" + "01": func(b *Builder) {
 			b.ImportBegin(300, "pair-1", someImport)
 		},
 		"22" + "27000000" + "07" + "ac02" + "05" + "02000000" + "09" + encoded + "ac02" + encoded: func(b *Builder) {
