@@ -11,9 +11,9 @@
 // The load of a pair has two parts: the used fraction of its space, and its share of the messages that are published in
 // the fleet. The imbalance of a part is the difference between the highest and the lowest value of all pairs. While the
 // imbalance of a part exceeds the threshold, the group is moved that reduces the variance of both parts the most, from
-// the pair with the highest value or to the pair with the lowest. A move is only planned if it reduces the variance, and
-// if it increases neither imbalance above the threshold, or further above it. Therefore, planning ends, no imbalance
-// above the threshold becomes worse, and after the moves of a complete plan, the next plan is empty.
+// the pair with the highest value or to the pair with the lowest. A move is only planned if it reduces the variance,
+// and if it increases no imbalance above the threshold. Therefore, planning ends, no imbalance above the threshold
+// becomes worse, and after the moves of a complete plan, the next plan is empty.
 package balance
 
 import (

@@ -285,7 +285,7 @@ func (s *state) parts() []part {
 		mean:   func(*state) float64 { return fraction(stored, space) },
 	}}
 	if total := s.rated(); total > 0 {
-		equal := fraction(1, uint64(pairs)) //nolint:gosec // not negative
+		equal := fraction(1, uint64(pairs))
 		parts = append(parts, part{
 			reason: Rate,
 			value:  func(s *state, i int) float64 { return fraction(s.rate[i], total) },

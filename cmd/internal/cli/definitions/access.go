@@ -176,8 +176,8 @@ func (p *plan) access(wanted, there *settings) {
 	}
 }
 
-// operatorsFirst returns the access rules of a file, those with the right operate first: otherwise, the first rule could
-// deny the following changes.
+// operatorsFirst returns the access rules of a file, those with the right operate first: otherwise, the first rule
+// could deny the following changes.
 func operatorsFirst(s *settings) []*pb.AccessRule {
 	roles := map[string]bool{}
 	for _, r := range s.roles {

@@ -285,7 +285,10 @@ type result struct {
 }
 
 func (p *plan) result(steps, left []step, applied int) result {
-	return result{Changes: append([]step{}, steps...), LeftAlone: left, Conflicts: p.conflicts, Misplaced: p.misplaced, Applied: applied}
+	return result{
+		Changes: append([]step{}, steps...), LeftAlone: left, Conflicts: p.conflicts, Misplaced: p.misplaced,
+		Applied: applied,
+	}
 }
 
 func printSteps(env *cli.Env, p *plan, steps []step) error {

@@ -50,7 +50,8 @@ moves no queues back.`,
 		},
 	}
 	cmd.Flags().BoolVar(&f.move, "move", false, "move all queues of the pair to other pairs")
-	cmd.Flags().StringSliceVar(&f.to, "to", nil, "names of the pairs to which the queues are moved (default: all open pairs)")
+	cmd.Flags().StringSliceVar(&f.to, "to", nil,
+		"names of the pairs to which the queues are moved (default: all open pairs)")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until the pair has no queues")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only print the plan of --move")
 	cli.AddYes(cmd, &f.yes)

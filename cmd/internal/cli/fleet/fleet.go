@@ -24,6 +24,7 @@ the pair that they use.`,
 		RunE: cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(statusCommand(env), pairsCommand(env), queuesCommand(env), placeCommand(env), drainCommand(env),
-		undrainCommand(env), moveCommand(env), movesCommand(env), rebalanceCommand(env), upgradeCommand(env), rebuildCommand(env), leaveCommand(env))
+		undrainCommand(env), moveCommand(env), movesCommand(env), rebuildCommand(env), leaveCommand(env))
+	cmd.AddCommand(rebalanceCommand(env), upgradeCommand(env))
 	return cmd
 }

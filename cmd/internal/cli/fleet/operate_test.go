@@ -57,7 +57,9 @@ func (w *world) placements() *pb.ListPlacementsResponse {
 	for name, pair := range w.owner {
 		resp.Placements = append(resp.Placements, &pb.Placement{Queue: name, Pair: pair, Group: w.group[name]})
 	}
-	slices.SortFunc(resp.GetPlacements(), func(a, b *pb.Placement) int { return strings.Compare(a.GetQueue(), b.GetQueue()) })
+	slices.SortFunc(resp.GetPlacements(), func(a, b *pb.Placement) int {
+		return strings.Compare(a.GetQueue(), b.GetQueue())
+	})
 	return resp
 }
 

@@ -139,8 +139,8 @@ func (u *upgrader) print(r *upgrade) error {
 	case !r.Ready:
 		failed = fmt.Errorf("%w: %s", errNotReady, strings.Join(r.Problems, "; "))
 	case u.next && r.Action == actionSwitchover:
-		failed = cli.WithHint(fmt.Errorf("%w: of pair %s", errNeedsSwitchover, r.Pair), "`lockstep switchover --addr %s`, or "+
-			"add --switchover", r.Address)
+		failed = cli.WithHint(fmt.Errorf("%w: of pair %s", errNeedsSwitchover, r.Pair),
+			"`lockstep switchover --addr %s`, or add --switchover", r.Address)
 	}
 	if u.env.Print.JSON() {
 		return errors.Join(u.env.Print.Object(r), failed)
