@@ -75,13 +75,25 @@ func (n *node) supports(feature string) error {
 }
 
 // pairAddresses returns the addresses of the nodes of this pair.
-func (n *node) pairAddresses() []string {
-	addresses := []string{n.advertise}
-	if st := n.runner.Status(); st.Record != nil {
-		for _, info := range st.Record.Nodes {
-			if info.Address != "" && !slices.Contains(addresses, info.Address) {
-				addresses = append(addresses, info.Address)
-			}
+func (n *node) pairAddresses() []string { return addressesOf(n.advertise, n.runner.Status()) }
+
+// addressesOf returns the addresses of the nodes of a pair. own is the address of this node.
+func addressesOf(own string, st failover.Status) []string {
+	addresses := []string{own}
+	if st.Record == nil {
+		return addresses
+	}
+	add := func(address string) {
+		if address != "" && !slices.Contains(addresses, address) {
+			addresses = append(addresses, address)
+		}
+	}
+	for _, info := range st.Record.Nodes {
+		add(info.Address)
+	}
+	for _, l := range st.Live { // a standby can be in sync before the record contains its address
+		if _, member := st.Record.Member(l.Node.ID); member {
+			add(l.Node.Address)
 		}
 	}
 	return addresses
