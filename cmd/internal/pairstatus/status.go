@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -219,16 +218,7 @@ type Answer struct {
 func QueryAll(ctx context.Context, c *client.Client, addrs []string, timeout time.Duration) Status {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	answers := make([]Answer, len(addrs))
-	var wg sync.WaitGroup
-	for i, addr := range addrs {
-		wg.Go(func() {
-			answers[i].Address = addr
-			answers[i].Response, answers[i].Err = Query(ctx, c, addr)
-		})
-	}
-	wg.Wait()
-	return Combine(answers)
+	return Combine(queryAnswers(ctx, c, addrs))
 }
 
 // Combine creates a Status from the responses of the nodes.

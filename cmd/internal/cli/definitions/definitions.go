@@ -38,7 +38,7 @@ forwards, the policies, and the schedules. It is sorted by name, omits default v
 control. It contains no messages.
 
 With --fleet, the file contains the queues of all pairs of a fleet with their pairs, the placement rules, and the
-policies, access rules, roles and schedules. What is not equal on all pairs is in the list pairs.`,
+policies, access rules, roles and schedules. The list pairs contains the objects that are not equal on all pairs.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -271,7 +272,8 @@ func (f *fleetState) connect(
 	}
 	for _, p := range f.report.GetPairs() {
 		if p.GetName() == name {
-			connection.Addresses = strings.Join(p.GetAddresses(), ",")
+			st := pairstatus.QueryPair(ctx, f.any, p.GetAddresses(), min(f.env.Timeout, findTimeout))
+			connection.Addresses = strings.Join(st.Addresses(), ",") // the directory may lack a node
 		}
 	}
 	return f.env.With(ctx, connection, func(ctx context.Context, c *client.Client) error {

@@ -176,9 +176,11 @@ func TestRebalance(t *testing.T) {
 
 	w.canceled = map[string]bool{"orders": true}
 	w.pairs[0].Load.StoredBytes, w.pairs[0].Load.FreeBytes = 90<<30, 10<<30
-	stdout, _, code := c.Run("", "fleet", "rebalance", "--yes", "--threshold", "5", "--max-moves", "1")
+	stdout, _, code := c.Run("", "fleet", "rebalance", "--yes", "--threshold", "5", "--max-moves", "1", "-o", "json")
 	require.Equal(t, cli.ExitError, code)
-	require.Contains(t, stdout, "queue in use")
+	result := decode(t, stdout)["results"].([]any)[0].(map[string]any)
+	require.NotEmpty(t, result["error"])
+	require.Equal(t, "not-moved", result["phase"])
 	for _, args := range [][]string{{"--threshold", "0"}, {"--max-moves", "-1"}, {"x"}} {
 		_, _, code := c.Run("", append([]string{"fleet", "rebalance"}, args...)...)
 		require.Equal(t, cli.ExitUsage, code, args)

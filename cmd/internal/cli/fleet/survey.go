@@ -13,6 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	"github.com/lockstep-mq/lockstep/fleet"
 	"github.com/lockstep-mq/lockstep/fleet/balance"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -24,7 +25,7 @@ const pageSize = 1000
 var errOutdated = errors.New("the copy of the directory does not receive changes")
 
 // survey returns the state of the fleet: the directory, and the queues of the live pairs with their sizes. failed
-// contains the errors of pairs whose queues are unknown; they do not count as live.
+// contains the errors of pairs that have not listed their queues; they do not count as live.
 func survey(
 	ctx context.Context, env *cli.Env, c *client.Client,
 ) (f *balance.Fleet, failed map[string]error, _ error) {
@@ -55,6 +56,12 @@ func survey(
 			return nil, nil, err
 		}
 		groups[p.GetPair()+"\x00"+p.GetQueue()] = p.GetGroup()
+	}
+	for _, p := range a.fleet.GetPairs() {
+		if p.GetLive() { // the directory may not contain the active node yet
+			st := pairstatus.QueryPair(limited, c, p.GetAddresses(), min(env.Timeout, findTimeout))
+			p.Addresses = st.Addresses()
+		}
 	}
 	if ratesNeeded(a.fleet) {
 		startRates(ctx, env, a.fleet)

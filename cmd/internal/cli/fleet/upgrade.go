@@ -136,8 +136,10 @@ func (u *upgrader) run(ctx context.Context) error {
 func (u *upgrader) print(r *upgrade) error {
 	var failed error
 	switch {
-	case !r.Ready:
+	case !r.Ready && (u.next || u.env.Print.JSON()):
 		failed = fmt.Errorf("%w: %s", errNotReady, strings.Join(r.Problems, "; "))
+	case !r.Ready:
+		failed = errNotReady
 	case u.next && r.Action == actionSwitchover:
 		failed = cli.WithHint(fmt.Errorf("%w: of pair %s", errNeedsSwitchover, r.Pair),
 			"`lockstep switchover --addr %s`, or add --switchover", r.Address)
@@ -160,10 +162,12 @@ func (u *upgrader) print(r *upgrade) error {
 		rows[i] = []any{n.Pair, cmp.Or(n.Name, "-"), n.Address, n.Role, cmp.Or(n.Version, "-"), done}
 	}
 	text := fmt.Sprintf("\nnext: upgrade %s of pair %s", r.Address, r.Pair)
-	switch r.Action {
-	case actionSwitchover:
+	switch {
+	case !r.Ready:
+		text = "\nPROBLEM: " + strings.Join(r.Problems, "\nPROBLEM: ")
+	case r.Action == actionSwitchover:
 		text = fmt.Sprintf("\nnext: lockstep switchover --addr %s (pair %s)", r.Address, r.Pair)
-	case actionNone:
+	case r.Action == actionNone:
 		text = "\nall nodes run the release " + r.Version
 	}
 	return errors.Join(u.env.Print.Table([]string{"Pair", "Node", "Address", "Role", "Release", "Upgraded"}, rows),
@@ -203,7 +207,7 @@ func (u *upgrader) check(ctx context.Context) (*upgrade, error) {
 	}
 	var steps []upgradeStep
 	for _, p := range answers[0].fleet.GetPairs() {
-		st := pairstatus.QueryAll(limited, u.c, p.GetAddresses(), min(u.env.Timeout, findTimeout))
+		st := pairstatus.QueryPair(limited, u.c, p.GetAddresses(), min(u.env.Timeout, findTimeout))
 		nodes := r.addPair(p.GetName(), &st, u.ignore)
 		steps = append(steps, nextOf(p.GetName(), nodes))
 	}
