@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,7 +61,7 @@ func TestTutorials(t *testing.T) {
 			runSteps(t, dir, list, append(environment(binary), strings.TrimPrefix(addresses, "export ")))
 		})
 	}
-	require.GreaterOrEqual(t, ran, 7)
+	require.GreaterOrEqual(t, ran, 8)
 }
 
 // devFlags returns the flags of the command `lockstep dev` in a tutorial.
@@ -73,7 +74,7 @@ func devFlags(text string) []string {
 }
 
 // startDev runs `lockstep dev > dev.txt` in dir. It returns a replacer that converts the addresses in the tutorials to
-// those of this pair, or of both sites.
+// those of this pair, of both sites, or of the pairs of the fleet.
 func startDev(t *testing.T, binary, dir string, flags []string) *strings.Replacer {
 	t.Helper()
 	a, err := harness.ReservePort()
@@ -94,7 +95,7 @@ func startDev(t *testing.T, binary, dir string, flags []string) *strings.Replace
 		_ = cmd.Wait()
 		require.NoError(t, output.Close())
 	})
-	nodes := regexp.MustCompile(`node west/[ab] +(\S+)`)
+	nodes := regexp.MustCompile(`node (?:west|pair-[23])/[ab] +(\S+)`)
 	amqp := regexp.MustCompile(`amqp://(127.0.0.1:\d+),amqp://(127.0.0.1:\d+)`)
 	var printed []byte
 	require.Eventually(t, func() bool {
@@ -107,8 +108,8 @@ func startDev(t *testing.T, binary, dir string, flags []string) *strings.Replace
 		"127.0.0.1:7420", a.Address(), "127.0.0.1:7421", b.Address(),
 		"127.0.0.1:5672", string(m[1]), "127.0.0.1:5673", string(m[2]),
 	}
-	for i, m := range nodes.FindAllSubmatch(printed, 2) {
-		pairs = append(pairs, []string{"127.0.0.1:7422", "127.0.0.1:7423"}[i], string(m[1]))
+	for i, m := range nodes.FindAllSubmatch(printed, 4) {
+		pairs = append(pairs, "127.0.0.1:"+strconv.Itoa(7422+i), string(m[1]))
 	}
 	return strings.NewReplacer(pairs...)
 }
