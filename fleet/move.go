@@ -117,6 +117,17 @@ func (d *Directory) PairAddresses(pair string) []string {
 	return d.copy.pairs[pair].Addresses
 }
 
+// PairLive reports whether the copy contains the load of a pair.
+func (d *Directory) PairLive(pair string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.copy == nil {
+		return false
+	}
+	_, live := d.copy.loads[pair]
+	return live
+}
+
 // BeginMove writes the intent to move queues of another pair to this pair, with a new ownership epoch. It changes no
 // entry: until FinishMove, the queues are assigned to the source.
 //

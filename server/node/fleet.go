@@ -43,6 +43,7 @@ func (n *node) newFleet() (err error) {
 		Pair: n.cfg.Fleet.Pair, Member: n.fleet, Store: n.store, Serving: n.serving,
 		Dial:      n.environment.dialOptions(mover.DialOptions(n.secrets.own, n.secrets.fleetToken)),
 		Supported: func() error { return n.supports("fleets") }, Step: n.environment.MoveStep, Logger: n.log.Named("mover"),
+		Paused: func(d time.Duration) { n.latencies.Paused(d) },
 	})
 	return nil
 }
@@ -134,6 +135,17 @@ func (n *node) fleetStatus() *conditions.Fleet {
 	}
 	if st.Log.Member() {
 		out.ID = st.Log.ID.String()
+	}
+	moves := n.mover.Stats()
+	out.Fenced, out.Stuck = moves.Fenced, moves.Stuck
+	out.Moves = &conditions.FleetMoves{
+		FencedQueues: moves.FencedQueues, Done: moves.Done, Canceled: moves.NotMoved, CopiedBytes: moves.CopiedBytes,
+	}
+	if moves.Phases != nil {
+		out.Moves.Phases = map[string]int{}
+		for phase := mover.PhaseWaiting; phase < mover.PhaseDone; phase++ {
+			out.Moves.Phases[phase.String()] = moves.Phases[phase]
+		}
 	}
 	return out
 }

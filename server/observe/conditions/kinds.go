@@ -75,4 +75,6 @@ const (
 	FleetDirectoryLost        Kind = "fleet-directory-lost"
 	FleetConflict             Kind = "fleet-conflict"
 	FleetMismatch             Kind = "fleet-mismatch"
+	FleetQueuesFenced         Kind = "fleet-queues-fenced"
+	FleetMoveStuck            Kind = "fleet-move-stuck"
 )

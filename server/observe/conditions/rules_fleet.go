@@ -2,6 +2,8 @@
 
 package conditions
 
+import "strings"
+
 // Fleet is the membership of a pair in a fleet, as known to a node.
 type Fleet struct {
 	// Pair is the name of the pair in the log or, before it has joined, in the settings. ID is the ID of the fleet in the
@@ -13,6 +15,20 @@ type Fleet struct {
 	Pairs, Queues int
 	// Unavailable, Lost, Conflict and Mismatch are the details of the conditions; empty if a condition does not exist.
 	Unavailable, Lost, Conflict, Mismatch string
+	// Fenced and Stuck describe moves of queues because of which clients cannot use queues, and that do not continue.
+	Fenced, Stuck []string
+	// Moves are the moves of queues. It is nil on a node without fleet.pair.
+	Moves *FleetMoves
+}
+
+// FleetMoves describes the moves of queues of a pair.
+type FleetMoves struct {
+	// Phases is the number of moves to this pair that have not ended, by phase, and FencedQueues the number of queues that
+	// are fenced at this pair. They are set only on the active node.
+	Phases       map[string]int
+	FencedQueues int
+	// Done, Canceled and CopiedBytes count moves to this pair since the start of the node.
+	Done, Canceled, CopiedBytes uint64
 }
 
 func (f *findings) fleet(s *Fleet) {
@@ -22,5 +38,7 @@ func (f *findings) fleet(s *Fleet) {
 	f.node(s.Unavailable != "", FleetDirectoryUnavailable, "%s", s.Unavailable)
 	f.pair(s.Lost != "", FleetDirectoryLost, "%s", s.Lost)
 	f.pair(s.Conflict != "", FleetConflict, "%s", s.Conflict)
+	f.pair(len(s.Fenced) > 0, FleetQueuesFenced, "%s", strings.Join(s.Fenced, "; "))
+	f.pair(len(s.Stuck) > 0, FleetMoveStuck, "%s", strings.Join(s.Stuck, "; "))
 	f.node(s.Mismatch != "", FleetMismatch, "%s", s.Mismatch)
 }

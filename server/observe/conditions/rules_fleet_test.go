@@ -21,6 +21,8 @@ func TestFleetConditions(t *testing.T) {
 		"lost":        {&Fleet{Lost: "d"}, []Kind{FleetDirectoryLost}, false},
 		"conflict":    {&Fleet{Conflict: "d"}, []Kind{FleetConflict}, false},
 		"mismatch":    {&Fleet{Mismatch: "d"}, []Kind{FleetMismatch}, true},
+		"fenced":      {&Fleet{Fenced: []string{"d"}}, []Kind{FleetQueuesFenced}, false},
+		"stuck":       {&Fleet{Stuck: []string{"d"}}, []Kind{FleetMoveStuck}, false},
 		"two":         {&Fleet{Lost: "d", Conflict: "d"}, []Kind{FleetDirectoryLost, FleetConflict}, false},
 	} {
 		f := findings{self: Node{ID: "1"}}

@@ -343,6 +343,18 @@ func ofFleets() []Definition {
 			Action: "Set `fleet.pair` of both nodes to the name in the details, and restart them. To remove the pair from " +
 				"the fleet, run `lockstep fleet leave` first.",
 		},
+		{
+			Kind: FleetQueuesFenced, Severity: Critical, Scope: OfPair,
+			Cause: "Queues are fenced for more than 12 s, because the other pair of their move does not respond. Clients " +
+				"cannot use the queues.",
+			Action: "Start the pair in the details: it continues or cancels the move. `lockstep fleet moves` shows the error.",
+		},
+		{
+			Kind: FleetMoveStuck, Severity: Warning, Scope: OfPair,
+			Cause: "A move of queues had no progress for 5 minutes.",
+			Action: "The details contain the reason. Start the other pair of the move, or cancel the move with `lockstep " +
+				"fleet move --cancel`.",
+		},
 	}
 }
 

@@ -34,6 +34,7 @@ type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer
 	failed                   map[Operation]prometheus.Counter
+	paused                   *prometheus.HistogramVec // without series before the first move of queues
 	collectors               []prometheus.Collector
 }
 
@@ -77,6 +78,11 @@ func coordinatorHistogram() histogram {
 		"Response time of coordinator requests of this node, including rejected ones.", "operation")
 }
 
+func pauseHistogram() histogram {
+	return describeHistogram("fleet_move_pause_seconds", whenFleet+", after the first move of queues to the pair",
+		"Time between the request for the fence and the take of the queues of a move to this pair.")
+}
+
 func coordinatorFailures() Metric {
 	return Metric{
 		Name: namespace + "_coordinator_requests_failed_total", Type: Counter, Labels: []string{"operation"},
@@ -96,6 +102,7 @@ func NewLatencies() *Latencies {
 		batches, l.collectors = append(batches, v.WithLabelValues()), append(l.collectors, v)
 	}
 	l.commit, l.replicate, l.write = batches[0], batches[1], batches[2]
+	l.paused = new(pauseHistogram()).vector()
 	h, f := coordinatorHistogram(), coordinatorFailures()
 	requests := h.vector()
 	failures := prometheus.NewCounterVec(prometheus.CounterOpts{Name: f.Name, Help: f.Help}, f.Labels)
@@ -103,7 +110,7 @@ func NewLatencies() *Latencies {
 		l.coordinator[op] = requests.WithLabelValues(string(op))
 		l.failed[op] = failures.WithLabelValues(string(op))
 	}
-	l.collectors = append(l.collectors, requests, failures)
+	l.collectors = append(l.collectors, requests, failures, l.paused)
 	return l
 }
 
@@ -115,6 +122,13 @@ func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Second
 
 // Written records the duration of a write to the log, including the sync.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
+
+// Paused records the pause of a move of queues to this pair. It does nothing if l is nil.
+func (l *Latencies) Paused(d time.Duration) {
+	if l != nil {
+		l.paused.WithLabelValues().Observe(d.Seconds())
+	}
+}
 
 // Coordinated records the duration of a request to the coordinator, and whether the coordinator has responded.
 func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {

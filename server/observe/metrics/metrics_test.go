@@ -139,6 +139,21 @@ func TestFleetMetrics(t *testing.T) {
 	for _, line := range []string{"pairs 2", "queues 7", "directory_current 1"} {
 		require.Contains(t, body, "lockstep_fleet_"+line+"\n")
 	}
+	require.NotContains(t, body, "lockstep_fleet_moves")
+	src.Fleet.Moves = &conditions.FleetMoves{Done: 3, Canceled: 1, CopiedBytes: 4096}
+	_, body = get("/metrics")
+	ended := []string{
+		`moves_ended_total{outcome="done"} 3`, `moves_ended_total{outcome="canceled"} 1`, "copied_bytes_total 4096",
+	}
+	for _, line := range ended {
+		require.Contains(t, body, "lockstep_fleet_"+line+"\n")
+	}
+	require.NotContains(t, body, "lockstep_fleet_moves{", "only the active node exports the moves in progress")
+	src.Fleet.Moves.Phases, src.Fleet.Moves.FencedQueues = map[string]int{"copying": 2, "taken": 0}, 5
+	_, body = get("/metrics")
+	for _, line := range append(ended, `moves{phase="copying"} 2`, `moves{phase="taken"} 0`, "fenced_queues 5") {
+		require.Contains(t, body, "lockstep_fleet_"+line+"\n")
+	}
 }
 
 // A certificate file that is used for several purposes is exported once for each set of labels.
@@ -213,6 +228,7 @@ func TestNativeHistograms(t *testing.T) {
 	l.Acknowledged(time.Millisecond)
 	l.Written(2 * time.Millisecond)
 	l.Coordinated(metrics.SwapRecord, 5*time.Millisecond, true)
+	l.Paused(30 * time.Millisecond)
 	address := listen(t, &nodestatus.Node{}, l)
 	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
 	require.NoError(t, err)

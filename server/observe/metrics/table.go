@@ -72,7 +72,7 @@ func All() []Metric {
 		out = append(out, f.Metric)
 	}
 	out = append(out, storeUsable())
-	for _, h := range append(batchHistograms(), coordinatorHistogram()) {
+	for _, h := range append(batchHistograms(), coordinatorHistogram(), pauseHistogram()) {
 		out = append(out, h.Metric)
 	}
 	return append(out, coordinatorFailures())

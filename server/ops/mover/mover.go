@@ -75,7 +75,9 @@ type Options struct {
 	Supported func() error
 	// Step is called before each step of a move to this pair. If it returns an error, the step fails. It is for tests, and
 	// optional.
-	Step   func(ctx context.Context, step string) error
+	Step func(ctx context.Context, step string) error
+	// Paused is called with the pause of each move to this pair. Optional.
+	Paused func(time.Duration)
 	Logger *zap.Logger
 }
 
@@ -90,7 +92,9 @@ type Manager struct {
 	wake     chan struct{} // closed and replaced after a change of primary, or a new request
 	progress map[uint64]*Progress
 	// open contains the moves of which the source is known to have no fence.
-	open map[uint64]bool
+	open   map[uint64]bool
+	seen   map[watched]time.Time // see Stats
+	totals totals
 }
 
 // Phase is the phase of a move, as known to the target.
@@ -132,6 +136,9 @@ func New(o Options) *Manager {
 	}
 	if m.o.Step == nil {
 		m.o.Step = func(context.Context, string) error { return nil }
+	}
+	if m.o.Paused == nil {
+		m.o.Paused = func(time.Duration) {}
 	}
 	o.Member.SetBlocked(m.blocked)
 	return m
@@ -227,7 +234,9 @@ func (m *Manager) update(move fleet.Move, f func(*Progress)) {
 		p.From = move.From
 	}
 	p.To = m.o.Pair
+	before := *p
 	f(p)
+	m.totals.count(&before, p)
 	m.trimLocked()
 }
 

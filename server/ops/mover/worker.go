@@ -348,6 +348,7 @@ func (t *transfer) takeFenced(ctx context.Context) error {
 		case err == nil:
 			pause := time.Since(began)
 			t.m.update(t.move, func(p *Progress) { p.Phase, p.Pause, p.Err, p.RemainingBytes = PhaseTaken, pause, nil, 0 })
+			t.m.o.Paused(pause)
 			t.log.Info("queues of another pair taken", zap.Uint64("epoch", t.move.Epoch),
 				zap.String("from", t.move.From), zap.Strings("queues", t.move.Queues), zap.Duration("pause", pause))
 			return nil
