@@ -52,6 +52,60 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
+// BenchmarkQueues lists pages of 1,000 of 100,000 queues: without changes, and each after the creation of a queue.
+func BenchmarkQueues(b *testing.B) {
+	for name, changed := range map[string]bool{"unchanged": false, "changed": true} {
+		b.Run(name, func(b *testing.B) {
+			d, c := fill(b, 100_000)
+			created := 0
+			for b.Loop() {
+				if changed {
+					created++
+					key := fmt.Sprintf("/test/queues/new-%d", created)
+					d.update(func() { c.put(key, []byte(encode(entryValue{Pair: "a", Epoch: 1}))) })
+				}
+				if page := d.Queues("tenant-50000/orders", 1000); len(page) != 1000 {
+					b.Fatal("incomplete page")
+				}
+			}
+		})
+	}
+}
+
+// The pages of a list contain each queue once, also after changes of the copy.
+func TestQueuesArePaged(t *testing.T) {
+	d, c := fill(t, 250)
+	list := func() (names []string) {
+		for after := ""; ; after = names[len(names)-1] {
+			page := d.Queues(after, 100)
+			for _, p := range page {
+				names = append(names, p.Queue)
+			}
+			if len(page) < 100 {
+				return names
+			}
+		}
+	}
+	require.Len(t, list(), 250)
+	require.IsIncreasing(t, list())
+	d.update(func() {
+		c.put("/test/queues/a", []byte(encode(entryValue{Pair: "b", Epoch: 7, Group: "g"})))
+		c.remove("/test/queues/tenant-0/orders")
+	})
+	names := list()
+	require.Len(t, names, 250)
+	require.Equal(t, "a", names[0])
+	require.NotContains(t, names, "tenant-0/orders")
+	d.update(func() { c.put("/test/queues/a", []byte(encode(entryValue{Pair: "a", Epoch: 8}))) })
+	require.Equal(t, []Placement{{Queue: "a", Pair: "a", Epoch: 8}}, d.Queues("", 1))
+	require.Empty(t, d.Queues("zzz", 10))
+	p, found := d.Placement("a")
+	require.True(t, found)
+	require.Equal(t, Placement{Queue: "a", Pair: "a", Epoch: 8}, p)
+	_, found = d.Placement("b")
+	require.False(t, found)
+}
+
 // BenchmarkDecode decodes 100,000 entries.
 func BenchmarkDecode(b *testing.B) {
 	b.ReportAllocs()

@@ -895,7 +895,9 @@ type ListPlacementsRequest struct {
 	Pair string `protobuf:"bytes,3,opt,name=pair,proto3" json:"pair,omitempty"`
 	// Only queues with a name that matches this pattern, at most 255 bytes: `*` matches any sequence of bytes, `?` one
 	// byte. If empty, all.
-	Pattern       string `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	Pattern string `protobuf:"bytes,4,opt,name=pattern,proto3" json:"pattern,omitempty"`
+	// Only the queue with this name, at most 255 bytes. If it is set, the other fields have no effect.
+	Queue         string `protobuf:"bytes,5,opt,name=queue,proto3" json:"queue,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -954,6 +956,13 @@ func (x *ListPlacementsRequest) GetPair() string {
 func (x *ListPlacementsRequest) GetPattern() string {
 	if x != nil {
 		return x.Pattern
+	}
+	return ""
+}
+
+func (x *ListPlacementsRequest) GetQueue() string {
+	if x != nil {
+		return x.Queue
 	}
 	return ""
 }
@@ -1575,6 +1584,116 @@ func (*LeaveFleetResponse) Descriptor() ([]byte, []int) {
 	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{20}
 }
 
+// ForgetPairRequest selects a pair.
+type ForgetPairRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the pair.
+	Pair          string `protobuf:"bytes,1,opt,name=pair,proto3" json:"pair,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetPairRequest) Reset() {
+	*x = ForgetPairRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetPairRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetPairRequest) ProtoMessage() {}
+
+func (x *ForgetPairRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetPairRequest.ProtoReflect.Descriptor instead.
+func (*ForgetPairRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ForgetPairRequest) GetPair() string {
+	if x != nil {
+		return x.Pair
+	}
+	return ""
+}
+
+// ForgetPairResponse describes the result.
+type ForgetPairResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of queue names that were removed.
+	Queues uint64 `protobuf:"varint,1,opt,name=queues,proto3" json:"queues,omitempty"`
+	// Epochs of moves to the pair that were removed. If the pair has not taken their queues, they remain at their sources.
+	Moves []uint64 `protobuf:"varint,2,rep,packed,name=moves,proto3" json:"moves,omitempty"`
+	// Epochs of moves from the pair that have not ended. Their targets end them. If empty, the pair is removed.
+	Waiting       []uint64 `protobuf:"varint,3,rep,packed,name=waiting,proto3" json:"waiting,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ForgetPairResponse) Reset() {
+	*x = ForgetPairResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ForgetPairResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ForgetPairResponse) ProtoMessage() {}
+
+func (x *ForgetPairResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ForgetPairResponse.ProtoReflect.Descriptor instead.
+func (*ForgetPairResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ForgetPairResponse) GetQueues() uint64 {
+	if x != nil {
+		return x.Queues
+	}
+	return 0
+}
+
+func (x *ForgetPairResponse) GetMoves() []uint64 {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *ForgetPairResponse) GetWaiting() []uint64 {
+	if x != nil {
+		return x.Waiting
+	}
+	return nil
+}
+
 // MoveQueuesRequest selects the queues of a move. Either `queues` or `group` must be set.
 type MoveQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1589,7 +1708,7 @@ type MoveQueuesRequest struct {
 
 func (x *MoveQueuesRequest) Reset() {
 	*x = MoveQueuesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[21]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1601,7 +1720,7 @@ func (x *MoveQueuesRequest) String() string {
 func (*MoveQueuesRequest) ProtoMessage() {}
 
 func (x *MoveQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[21]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1614,7 +1733,7 @@ func (x *MoveQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveQueuesRequest.ProtoReflect.Descriptor instead.
 func (*MoveQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{21}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *MoveQueuesRequest) GetQueues() []string {
@@ -1646,7 +1765,7 @@ type MoveQueuesResponse struct {
 
 func (x *MoveQueuesResponse) Reset() {
 	*x = MoveQueuesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[22]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +1777,7 @@ func (x *MoveQueuesResponse) String() string {
 func (*MoveQueuesResponse) ProtoMessage() {}
 
 func (x *MoveQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[22]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +1790,7 @@ func (x *MoveQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveQueuesResponse.ProtoReflect.Descriptor instead.
 func (*MoveQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{22}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MoveQueuesResponse) GetEpoch() uint64 {
@@ -1724,7 +1843,7 @@ type FleetMove struct {
 
 func (x *FleetMove) Reset() {
 	*x = FleetMove{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[23]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1855,7 @@ func (x *FleetMove) String() string {
 func (*FleetMove) ProtoMessage() {}
 
 func (x *FleetMove) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[23]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1868,7 @@ func (x *FleetMove) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FleetMove.ProtoReflect.Descriptor instead.
 func (*FleetMove) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{23}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *FleetMove) GetEpoch() uint64 {
@@ -1831,7 +1950,7 @@ type ListMovesRequest struct {
 
 func (x *ListMovesRequest) Reset() {
 	*x = ListMovesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[24]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1843,7 +1962,7 @@ func (x *ListMovesRequest) String() string {
 func (*ListMovesRequest) ProtoMessage() {}
 
 func (x *ListMovesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[24]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1856,7 +1975,7 @@ func (x *ListMovesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMovesRequest.ProtoReflect.Descriptor instead.
 func (*ListMovesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{24}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{26}
 }
 
 // ListMovesResponse contains moves.
@@ -1872,7 +1991,7 @@ type ListMovesResponse struct {
 
 func (x *ListMovesResponse) Reset() {
 	*x = ListMovesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[25]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1884,7 +2003,7 @@ func (x *ListMovesResponse) String() string {
 func (*ListMovesResponse) ProtoMessage() {}
 
 func (x *ListMovesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[25]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1897,7 +2016,7 @@ func (x *ListMovesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMovesResponse.ProtoReflect.Descriptor instead.
 func (*ListMovesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{25}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ListMovesResponse) GetMoves() []*FleetMove {
@@ -1925,7 +2044,7 @@ type CancelMoveRequest struct {
 
 func (x *CancelMoveRequest) Reset() {
 	*x = CancelMoveRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[26]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2056,7 @@ func (x *CancelMoveRequest) String() string {
 func (*CancelMoveRequest) ProtoMessage() {}
 
 func (x *CancelMoveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[26]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2069,7 @@ func (x *CancelMoveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelMoveRequest.ProtoReflect.Descriptor instead.
 func (*CancelMoveRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{26}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *CancelMoveRequest) GetEpoch() uint64 {
@@ -1969,7 +2088,7 @@ type CancelMoveResponse struct {
 
 func (x *CancelMoveResponse) Reset() {
 	*x = CancelMoveResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[27]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1981,7 +2100,7 @@ func (x *CancelMoveResponse) String() string {
 func (*CancelMoveResponse) ProtoMessage() {}
 
 func (x *CancelMoveResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[27]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1994,7 +2113,7 @@ func (x *CancelMoveResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CancelMoveResponse.ProtoReflect.Descriptor instead.
 func (*CancelMoveResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{27}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{29}
 }
 
 // GetMoveSourceRequest selects queues of the source.
@@ -2012,7 +2131,7 @@ type GetMoveSourceRequest struct {
 
 func (x *GetMoveSourceRequest) Reset() {
 	*x = GetMoveSourceRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[28]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2143,7 @@ func (x *GetMoveSourceRequest) String() string {
 func (*GetMoveSourceRequest) ProtoMessage() {}
 
 func (x *GetMoveSourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[28]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2156,7 @@ func (x *GetMoveSourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveSourceRequest.ProtoReflect.Descriptor instead.
 func (*GetMoveSourceRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{28}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *GetMoveSourceRequest) GetEpoch() uint64 {
@@ -2074,7 +2193,7 @@ type GetMoveSourceResponse struct {
 
 func (x *GetMoveSourceResponse) Reset() {
 	*x = GetMoveSourceResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[29]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2086,7 +2205,7 @@ func (x *GetMoveSourceResponse) String() string {
 func (*GetMoveSourceResponse) ProtoMessage() {}
 
 func (x *GetMoveSourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[29]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2099,7 +2218,7 @@ func (x *GetMoveSourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveSourceResponse.ProtoReflect.Descriptor instead.
 func (*GetMoveSourceResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{29}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *GetMoveSourceResponse) GetQueues() []*MoveSourceQueue {
@@ -2137,7 +2256,7 @@ type MoveSourceQueue struct {
 
 func (x *MoveSourceQueue) Reset() {
 	*x = MoveSourceQueue{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[30]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2149,7 +2268,7 @@ func (x *MoveSourceQueue) String() string {
 func (*MoveSourceQueue) ProtoMessage() {}
 
 func (x *MoveSourceQueue) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[30]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2162,7 +2281,7 @@ func (x *MoveSourceQueue) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveSourceQueue.ProtoReflect.Descriptor instead.
 func (*MoveSourceQueue) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{30}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *MoveSourceQueue) GetName() string {
@@ -2222,7 +2341,7 @@ type PullMessagesRequest struct {
 
 func (x *PullMessagesRequest) Reset() {
 	*x = PullMessagesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[31]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2234,7 +2353,7 @@ func (x *PullMessagesRequest) String() string {
 func (*PullMessagesRequest) ProtoMessage() {}
 
 func (x *PullMessagesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[31]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2247,7 +2366,7 @@ func (x *PullMessagesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullMessagesRequest.ProtoReflect.Descriptor instead.
 func (*PullMessagesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{31}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PullMessagesRequest) GetEpoch() uint64 {
@@ -2286,7 +2405,7 @@ type PullMessagesResponse struct {
 
 func (x *PullMessagesResponse) Reset() {
 	*x = PullMessagesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[32]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2298,7 +2417,7 @@ func (x *PullMessagesResponse) String() string {
 func (*PullMessagesResponse) ProtoMessage() {}
 
 func (x *PullMessagesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[32]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2311,7 +2430,7 @@ func (x *PullMessagesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullMessagesResponse.ProtoReflect.Descriptor instead.
 func (*PullMessagesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{32}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PullMessagesResponse) GetFrom() uint64 {
@@ -2350,7 +2469,7 @@ type PullStateRequest struct {
 
 func (x *PullStateRequest) Reset() {
 	*x = PullStateRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[33]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2362,7 +2481,7 @@ func (x *PullStateRequest) String() string {
 func (*PullStateRequest) ProtoMessage() {}
 
 func (x *PullStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[33]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2375,7 +2494,7 @@ func (x *PullStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullStateRequest.ProtoReflect.Descriptor instead.
 func (*PullStateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{33}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *PullStateRequest) GetEpoch() uint64 {
@@ -2414,7 +2533,7 @@ type PullStateResponse struct {
 
 func (x *PullStateResponse) Reset() {
 	*x = PullStateResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[34]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2426,7 +2545,7 @@ func (x *PullStateResponse) String() string {
 func (*PullStateResponse) ProtoMessage() {}
 
 func (x *PullStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[34]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2439,7 +2558,7 @@ func (x *PullStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullStateResponse.ProtoReflect.Descriptor instead.
 func (*PullStateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{34}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *PullStateResponse) GetKeys() [][]byte {
@@ -2480,7 +2599,7 @@ type FenceQueuesRequest struct {
 
 func (x *FenceQueuesRequest) Reset() {
 	*x = FenceQueuesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2492,7 +2611,7 @@ func (x *FenceQueuesRequest) String() string {
 func (*FenceQueuesRequest) ProtoMessage() {}
 
 func (x *FenceQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2505,7 +2624,7 @@ func (x *FenceQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceQueuesRequest.ProtoReflect.Descriptor instead.
 func (*FenceQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FenceQueuesRequest) GetEpoch() uint64 {
@@ -2545,7 +2664,7 @@ type FenceQueuesResponse struct {
 
 func (x *FenceQueuesResponse) Reset() {
 	*x = FenceQueuesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2557,7 +2676,7 @@ func (x *FenceQueuesResponse) String() string {
 func (*FenceQueuesResponse) ProtoMessage() {}
 
 func (x *FenceQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2570,7 +2689,7 @@ func (x *FenceQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceQueuesResponse.ProtoReflect.Descriptor instead.
 func (*FenceQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{38}
 }
 
 // GetMoveDigestsRequest selects a move.
@@ -2584,7 +2703,7 @@ type GetMoveDigestsRequest struct {
 
 func (x *GetMoveDigestsRequest) Reset() {
 	*x = GetMoveDigestsRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2715,7 @@ func (x *GetMoveDigestsRequest) String() string {
 func (*GetMoveDigestsRequest) ProtoMessage() {}
 
 func (x *GetMoveDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2728,7 @@ func (x *GetMoveDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetMoveDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *GetMoveDigestsRequest) GetEpoch() uint64 {
@@ -2630,7 +2749,7 @@ type GetMoveDigestsResponse struct {
 
 func (x *GetMoveDigestsResponse) Reset() {
 	*x = GetMoveDigestsResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2642,7 +2761,7 @@ func (x *GetMoveDigestsResponse) String() string {
 func (*GetMoveDigestsResponse) ProtoMessage() {}
 
 func (x *GetMoveDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2655,7 +2774,7 @@ func (x *GetMoveDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetMoveDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *GetMoveDigestsResponse) GetDigests() []*MoveDigest {
@@ -2680,7 +2799,7 @@ type MoveDigest struct {
 
 func (x *MoveDigest) Reset() {
 	*x = MoveDigest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2692,7 +2811,7 @@ func (x *MoveDigest) String() string {
 func (*MoveDigest) ProtoMessage() {}
 
 func (x *MoveDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2705,7 +2824,7 @@ func (x *MoveDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveDigest.ProtoReflect.Descriptor instead.
 func (*MoveDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MoveDigest) GetQueueId() uint64 {
@@ -2744,7 +2863,7 @@ type UnfenceQueuesRequest struct {
 
 func (x *UnfenceQueuesRequest) Reset() {
 	*x = UnfenceQueuesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2756,7 +2875,7 @@ func (x *UnfenceQueuesRequest) String() string {
 func (*UnfenceQueuesRequest) ProtoMessage() {}
 
 func (x *UnfenceQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2769,7 +2888,7 @@ func (x *UnfenceQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfenceQueuesRequest.ProtoReflect.Descriptor instead.
 func (*UnfenceQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *UnfenceQueuesRequest) GetEpoch() uint64 {
@@ -2802,7 +2921,7 @@ type UnfenceQueuesResponse struct {
 
 func (x *UnfenceQueuesResponse) Reset() {
 	*x = UnfenceQueuesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2814,7 +2933,7 @@ func (x *UnfenceQueuesResponse) String() string {
 func (*UnfenceQueuesResponse) ProtoMessage() {}
 
 func (x *UnfenceQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2827,7 +2946,7 @@ func (x *UnfenceQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfenceQueuesResponse.ProtoReflect.Descriptor instead.
 func (*UnfenceQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{43}
 }
 
 // DropMovedRequest selects a move.
@@ -2845,7 +2964,7 @@ type DropMovedRequest struct {
 
 func (x *DropMovedRequest) Reset() {
 	*x = DropMovedRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2857,7 +2976,7 @@ func (x *DropMovedRequest) String() string {
 func (*DropMovedRequest) ProtoMessage() {}
 
 func (x *DropMovedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2870,7 +2989,7 @@ func (x *DropMovedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropMovedRequest.ProtoReflect.Descriptor instead.
 func (*DropMovedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DropMovedRequest) GetEpoch() uint64 {
@@ -2903,7 +3022,7 @@ type DropMovedResponse struct {
 
 func (x *DropMovedResponse) Reset() {
 	*x = DropMovedResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3034,7 @@ func (x *DropMovedResponse) String() string {
 func (*DropMovedResponse) ProtoMessage() {}
 
 func (x *DropMovedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3047,7 @@ func (x *DropMovedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropMovedResponse.ProtoReflect.Descriptor instead.
 func (*DropMovedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{45}
 }
 
 var File_lockstep_v1_fleet_proto protoreflect.FileDescriptor
@@ -2993,12 +3112,13 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04pair\x18\x02 \x01(\tR\x04pair\x12\x14\n" +
 	"\x05epoch\x18\x03 \x01(\x04R\x05epoch\x12\x14\n" +
-	"\x05group\x18\x04 \x01(\tR\x05group\"q\n" +
+	"\x05group\x18\x04 \x01(\tR\x05group\"\x87\x01\n" +
 	"\x15ListPlacementsRequest\x12\x14\n" +
 	"\x05after\x18\x01 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x02 \x01(\rR\x05limit\x12\x12\n" +
 	"\x04pair\x18\x03 \x01(\tR\x04pair\x12\x18\n" +
-	"\apattern\x18\x04 \x01(\tR\apattern\"\x89\x01\n" +
+	"\apattern\x18\x04 \x01(\tR\apattern\x12\x14\n" +
+	"\x05queue\x18\x05 \x01(\tR\x05queue\"\x89\x01\n" +
 	"\x16ListPlacementsResponse\x126\n" +
 	"\n" +
 	"placements\x18\x01 \x03(\v2\x16.lockstep.v1.PlacementR\n" +
@@ -3033,7 +3153,13 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"pair_epoch\x18\x04 \x01(\x04R\tpairEpoch\"\x13\n" +
 	"\x11LeaveFleetRequest\"\x14\n" +
-	"\x12LeaveFleetResponse\"A\n" +
+	"\x12LeaveFleetResponse\"'\n" +
+	"\x11ForgetPairRequest\x12\x12\n" +
+	"\x04pair\x18\x01 \x01(\tR\x04pair\"\\\n" +
+	"\x12ForgetPairResponse\x12\x16\n" +
+	"\x06queues\x18\x01 \x01(\x04R\x06queues\x12\x14\n" +
+	"\x05moves\x18\x02 \x03(\x04R\x05moves\x12\x18\n" +
+	"\awaiting\x18\x03 \x03(\x04R\awaiting\"A\n" +
 	"\x11MoveQueuesRequest\x12\x16\n" +
 	"\x06queues\x18\x01 \x03(\tR\x06queues\x12\x14\n" +
 	"\x05group\x18\x02 \x01(\tR\x05group\"V\n" +
@@ -3136,7 +3262,7 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\x16PAIR_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPAIR_STATE_OPEN\x10\x01\x12\x17\n" +
 	"\x13PAIR_STATE_DRAINING\x10\x02\x12\x16\n" +
-	"\x12PAIR_STATE_JOINING\x10\x032\xb8\v\n" +
+	"\x12PAIR_STATE_JOINING\x10\x032\x87\f\n" +
 	"\fFleetService\x12G\n" +
 	"\bGetFleet\x12\x1c.lockstep.v1.GetFleetRequest\x1a\x1d.lockstep.v1.GetFleetResponse\x12Y\n" +
 	"\x0eListPlacements\x12\".lockstep.v1.ListPlacementsRequest\x1a#.lockstep.v1.ListPlacementsResponse\x12_\n" +
@@ -3146,6 +3272,8 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\x10RebuildDirectory\x12$.lockstep.v1.RebuildDirectoryRequest\x1a%.lockstep.v1.RebuildDirectoryResponse\x12M\n" +
 	"\n" +
 	"LeaveFleet\x12\x1e.lockstep.v1.LeaveFleetRequest\x1a\x1f.lockstep.v1.LeaveFleetResponse\x12M\n" +
+	"\n" +
+	"ForgetPair\x12\x1e.lockstep.v1.ForgetPairRequest\x1a\x1f.lockstep.v1.ForgetPairResponse\x12M\n" +
 	"\n" +
 	"MoveQueues\x12\x1e.lockstep.v1.MoveQueuesRequest\x1a\x1f.lockstep.v1.MoveQueuesResponse\x12J\n" +
 	"\tListMoves\x12\x1d.lockstep.v1.ListMovesRequest\x1a\x1e.lockstep.v1.ListMovesResponse\x12M\n" +
@@ -3172,7 +3300,7 @@ func file_lockstep_v1_fleet_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_lockstep_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_lockstep_v1_fleet_proto_goTypes = []any{
 	(MovePhase)(0),                      // 0: lockstep.v1.MovePhase
 	(DirectoryProblem)(0),               // 1: lockstep.v1.DirectoryProblem
@@ -3198,32 +3326,34 @@ var file_lockstep_v1_fleet_proto_goTypes = []any{
 	(*DirectoryConflict)(nil),           // 21: lockstep.v1.DirectoryConflict
 	(*LeaveFleetRequest)(nil),           // 22: lockstep.v1.LeaveFleetRequest
 	(*LeaveFleetResponse)(nil),          // 23: lockstep.v1.LeaveFleetResponse
-	(*MoveQueuesRequest)(nil),           // 24: lockstep.v1.MoveQueuesRequest
-	(*MoveQueuesResponse)(nil),          // 25: lockstep.v1.MoveQueuesResponse
-	(*FleetMove)(nil),                   // 26: lockstep.v1.FleetMove
-	(*ListMovesRequest)(nil),            // 27: lockstep.v1.ListMovesRequest
-	(*ListMovesResponse)(nil),           // 28: lockstep.v1.ListMovesResponse
-	(*CancelMoveRequest)(nil),           // 29: lockstep.v1.CancelMoveRequest
-	(*CancelMoveResponse)(nil),          // 30: lockstep.v1.CancelMoveResponse
-	(*GetMoveSourceRequest)(nil),        // 31: lockstep.v1.GetMoveSourceRequest
-	(*GetMoveSourceResponse)(nil),       // 32: lockstep.v1.GetMoveSourceResponse
-	(*MoveSourceQueue)(nil),             // 33: lockstep.v1.MoveSourceQueue
-	(*PullMessagesRequest)(nil),         // 34: lockstep.v1.PullMessagesRequest
-	(*PullMessagesResponse)(nil),        // 35: lockstep.v1.PullMessagesResponse
-	(*PullStateRequest)(nil),            // 36: lockstep.v1.PullStateRequest
-	(*PullStateResponse)(nil),           // 37: lockstep.v1.PullStateResponse
-	(*FenceQueuesRequest)(nil),          // 38: lockstep.v1.FenceQueuesRequest
-	(*FenceQueuesResponse)(nil),         // 39: lockstep.v1.FenceQueuesResponse
-	(*GetMoveDigestsRequest)(nil),       // 40: lockstep.v1.GetMoveDigestsRequest
-	(*GetMoveDigestsResponse)(nil),      // 41: lockstep.v1.GetMoveDigestsResponse
-	(*MoveDigest)(nil),                  // 42: lockstep.v1.MoveDigest
-	(*UnfenceQueuesRequest)(nil),        // 43: lockstep.v1.UnfenceQueuesRequest
-	(*UnfenceQueuesResponse)(nil),       // 44: lockstep.v1.UnfenceQueuesResponse
-	(*DropMovedRequest)(nil),            // 45: lockstep.v1.DropMovedRequest
-	(*DropMovedResponse)(nil),           // 46: lockstep.v1.DropMovedResponse
-	nil,                                 // 47: lockstep.v1.FleetPair.LabelsEntry
-	nil,                                 // 48: lockstep.v1.PlacementRule.LabelsEntry
-	(*durationpb.Duration)(nil),         // 49: google.protobuf.Duration
+	(*ForgetPairRequest)(nil),           // 24: lockstep.v1.ForgetPairRequest
+	(*ForgetPairResponse)(nil),          // 25: lockstep.v1.ForgetPairResponse
+	(*MoveQueuesRequest)(nil),           // 26: lockstep.v1.MoveQueuesRequest
+	(*MoveQueuesResponse)(nil),          // 27: lockstep.v1.MoveQueuesResponse
+	(*FleetMove)(nil),                   // 28: lockstep.v1.FleetMove
+	(*ListMovesRequest)(nil),            // 29: lockstep.v1.ListMovesRequest
+	(*ListMovesResponse)(nil),           // 30: lockstep.v1.ListMovesResponse
+	(*CancelMoveRequest)(nil),           // 31: lockstep.v1.CancelMoveRequest
+	(*CancelMoveResponse)(nil),          // 32: lockstep.v1.CancelMoveResponse
+	(*GetMoveSourceRequest)(nil),        // 33: lockstep.v1.GetMoveSourceRequest
+	(*GetMoveSourceResponse)(nil),       // 34: lockstep.v1.GetMoveSourceResponse
+	(*MoveSourceQueue)(nil),             // 35: lockstep.v1.MoveSourceQueue
+	(*PullMessagesRequest)(nil),         // 36: lockstep.v1.PullMessagesRequest
+	(*PullMessagesResponse)(nil),        // 37: lockstep.v1.PullMessagesResponse
+	(*PullStateRequest)(nil),            // 38: lockstep.v1.PullStateRequest
+	(*PullStateResponse)(nil),           // 39: lockstep.v1.PullStateResponse
+	(*FenceQueuesRequest)(nil),          // 40: lockstep.v1.FenceQueuesRequest
+	(*FenceQueuesResponse)(nil),         // 41: lockstep.v1.FenceQueuesResponse
+	(*GetMoveDigestsRequest)(nil),       // 42: lockstep.v1.GetMoveDigestsRequest
+	(*GetMoveDigestsResponse)(nil),      // 43: lockstep.v1.GetMoveDigestsResponse
+	(*MoveDigest)(nil),                  // 44: lockstep.v1.MoveDigest
+	(*UnfenceQueuesRequest)(nil),        // 45: lockstep.v1.UnfenceQueuesRequest
+	(*UnfenceQueuesResponse)(nil),       // 46: lockstep.v1.UnfenceQueuesResponse
+	(*DropMovedRequest)(nil),            // 47: lockstep.v1.DropMovedRequest
+	(*DropMovedResponse)(nil),           // 48: lockstep.v1.DropMovedResponse
+	nil,                                 // 49: lockstep.v1.FleetPair.LabelsEntry
+	nil,                                 // 50: lockstep.v1.PlacementRule.LabelsEntry
+	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
 }
 var file_lockstep_v1_fleet_proto_depIdxs = []int32{
 	6,  // 0: lockstep.v1.GetFleetResponse.directory:type_name -> lockstep.v1.FleetDirectory
@@ -3233,18 +3363,18 @@ var file_lockstep_v1_fleet_proto_depIdxs = []int32{
 	21, // 4: lockstep.v1.FleetMembership.conflicts:type_name -> lockstep.v1.DirectoryConflict
 	1,  // 5: lockstep.v1.FleetDirectory.problem:type_name -> lockstep.v1.DirectoryProblem
 	2,  // 6: lockstep.v1.FleetPair.state:type_name -> lockstep.v1.PairState
-	47, // 7: lockstep.v1.FleetPair.labels:type_name -> lockstep.v1.FleetPair.LabelsEntry
+	49, // 7: lockstep.v1.FleetPair.labels:type_name -> lockstep.v1.FleetPair.LabelsEntry
 	8,  // 8: lockstep.v1.FleetPair.load:type_name -> lockstep.v1.PairLoad
-	48, // 9: lockstep.v1.PlacementRule.labels:type_name -> lockstep.v1.PlacementRule.LabelsEntry
+	50, // 9: lockstep.v1.PlacementRule.labels:type_name -> lockstep.v1.PlacementRule.LabelsEntry
 	10, // 10: lockstep.v1.ListPlacementsResponse.placements:type_name -> lockstep.v1.Placement
 	9,  // 11: lockstep.v1.PutPlacementRuleRequest.rule:type_name -> lockstep.v1.PlacementRule
 	2,  // 12: lockstep.v1.SetPairStateRequest.state:type_name -> lockstep.v1.PairState
 	21, // 13: lockstep.v1.RebuildDirectoryResponse.conflicts:type_name -> lockstep.v1.DirectoryConflict
 	0,  // 14: lockstep.v1.FleetMove.phase:type_name -> lockstep.v1.MovePhase
-	49, // 15: lockstep.v1.FleetMove.pause:type_name -> google.protobuf.Duration
-	26, // 16: lockstep.v1.ListMovesResponse.moves:type_name -> lockstep.v1.FleetMove
-	33, // 17: lockstep.v1.GetMoveSourceResponse.queues:type_name -> lockstep.v1.MoveSourceQueue
-	42, // 18: lockstep.v1.GetMoveDigestsResponse.digests:type_name -> lockstep.v1.MoveDigest
+	51, // 15: lockstep.v1.FleetMove.pause:type_name -> google.protobuf.Duration
+	28, // 16: lockstep.v1.ListMovesResponse.moves:type_name -> lockstep.v1.FleetMove
+	35, // 17: lockstep.v1.GetMoveSourceResponse.queues:type_name -> lockstep.v1.MoveSourceQueue
+	44, // 18: lockstep.v1.GetMoveDigestsResponse.digests:type_name -> lockstep.v1.MoveDigest
 	3,  // 19: lockstep.v1.FleetService.GetFleet:input_type -> lockstep.v1.GetFleetRequest
 	11, // 20: lockstep.v1.FleetService.ListPlacements:input_type -> lockstep.v1.ListPlacementsRequest
 	13, // 21: lockstep.v1.FleetService.PutPlacementRule:input_type -> lockstep.v1.PutPlacementRuleRequest
@@ -3252,35 +3382,37 @@ var file_lockstep_v1_fleet_proto_depIdxs = []int32{
 	17, // 23: lockstep.v1.FleetService.SetPairState:input_type -> lockstep.v1.SetPairStateRequest
 	19, // 24: lockstep.v1.FleetService.RebuildDirectory:input_type -> lockstep.v1.RebuildDirectoryRequest
 	22, // 25: lockstep.v1.FleetService.LeaveFleet:input_type -> lockstep.v1.LeaveFleetRequest
-	24, // 26: lockstep.v1.FleetService.MoveQueues:input_type -> lockstep.v1.MoveQueuesRequest
-	27, // 27: lockstep.v1.FleetService.ListMoves:input_type -> lockstep.v1.ListMovesRequest
-	29, // 28: lockstep.v1.FleetService.CancelMove:input_type -> lockstep.v1.CancelMoveRequest
-	31, // 29: lockstep.v1.FleetService.GetMoveSource:input_type -> lockstep.v1.GetMoveSourceRequest
-	34, // 30: lockstep.v1.FleetService.PullMessages:input_type -> lockstep.v1.PullMessagesRequest
-	36, // 31: lockstep.v1.FleetService.PullState:input_type -> lockstep.v1.PullStateRequest
-	38, // 32: lockstep.v1.FleetService.FenceQueues:input_type -> lockstep.v1.FenceQueuesRequest
-	40, // 33: lockstep.v1.FleetService.GetMoveDigests:input_type -> lockstep.v1.GetMoveDigestsRequest
-	43, // 34: lockstep.v1.FleetService.UnfenceQueues:input_type -> lockstep.v1.UnfenceQueuesRequest
-	45, // 35: lockstep.v1.FleetService.DropMoved:input_type -> lockstep.v1.DropMovedRequest
-	4,  // 36: lockstep.v1.FleetService.GetFleet:output_type -> lockstep.v1.GetFleetResponse
-	12, // 37: lockstep.v1.FleetService.ListPlacements:output_type -> lockstep.v1.ListPlacementsResponse
-	14, // 38: lockstep.v1.FleetService.PutPlacementRule:output_type -> lockstep.v1.PutPlacementRuleResponse
-	16, // 39: lockstep.v1.FleetService.DeletePlacementRule:output_type -> lockstep.v1.DeletePlacementRuleResponse
-	18, // 40: lockstep.v1.FleetService.SetPairState:output_type -> lockstep.v1.SetPairStateResponse
-	20, // 41: lockstep.v1.FleetService.RebuildDirectory:output_type -> lockstep.v1.RebuildDirectoryResponse
-	23, // 42: lockstep.v1.FleetService.LeaveFleet:output_type -> lockstep.v1.LeaveFleetResponse
-	25, // 43: lockstep.v1.FleetService.MoveQueues:output_type -> lockstep.v1.MoveQueuesResponse
-	28, // 44: lockstep.v1.FleetService.ListMoves:output_type -> lockstep.v1.ListMovesResponse
-	30, // 45: lockstep.v1.FleetService.CancelMove:output_type -> lockstep.v1.CancelMoveResponse
-	32, // 46: lockstep.v1.FleetService.GetMoveSource:output_type -> lockstep.v1.GetMoveSourceResponse
-	35, // 47: lockstep.v1.FleetService.PullMessages:output_type -> lockstep.v1.PullMessagesResponse
-	37, // 48: lockstep.v1.FleetService.PullState:output_type -> lockstep.v1.PullStateResponse
-	39, // 49: lockstep.v1.FleetService.FenceQueues:output_type -> lockstep.v1.FenceQueuesResponse
-	41, // 50: lockstep.v1.FleetService.GetMoveDigests:output_type -> lockstep.v1.GetMoveDigestsResponse
-	44, // 51: lockstep.v1.FleetService.UnfenceQueues:output_type -> lockstep.v1.UnfenceQueuesResponse
-	46, // 52: lockstep.v1.FleetService.DropMoved:output_type -> lockstep.v1.DropMovedResponse
-	36, // [36:53] is the sub-list for method output_type
-	19, // [19:36] is the sub-list for method input_type
+	24, // 26: lockstep.v1.FleetService.ForgetPair:input_type -> lockstep.v1.ForgetPairRequest
+	26, // 27: lockstep.v1.FleetService.MoveQueues:input_type -> lockstep.v1.MoveQueuesRequest
+	29, // 28: lockstep.v1.FleetService.ListMoves:input_type -> lockstep.v1.ListMovesRequest
+	31, // 29: lockstep.v1.FleetService.CancelMove:input_type -> lockstep.v1.CancelMoveRequest
+	33, // 30: lockstep.v1.FleetService.GetMoveSource:input_type -> lockstep.v1.GetMoveSourceRequest
+	36, // 31: lockstep.v1.FleetService.PullMessages:input_type -> lockstep.v1.PullMessagesRequest
+	38, // 32: lockstep.v1.FleetService.PullState:input_type -> lockstep.v1.PullStateRequest
+	40, // 33: lockstep.v1.FleetService.FenceQueues:input_type -> lockstep.v1.FenceQueuesRequest
+	42, // 34: lockstep.v1.FleetService.GetMoveDigests:input_type -> lockstep.v1.GetMoveDigestsRequest
+	45, // 35: lockstep.v1.FleetService.UnfenceQueues:input_type -> lockstep.v1.UnfenceQueuesRequest
+	47, // 36: lockstep.v1.FleetService.DropMoved:input_type -> lockstep.v1.DropMovedRequest
+	4,  // 37: lockstep.v1.FleetService.GetFleet:output_type -> lockstep.v1.GetFleetResponse
+	12, // 38: lockstep.v1.FleetService.ListPlacements:output_type -> lockstep.v1.ListPlacementsResponse
+	14, // 39: lockstep.v1.FleetService.PutPlacementRule:output_type -> lockstep.v1.PutPlacementRuleResponse
+	16, // 40: lockstep.v1.FleetService.DeletePlacementRule:output_type -> lockstep.v1.DeletePlacementRuleResponse
+	18, // 41: lockstep.v1.FleetService.SetPairState:output_type -> lockstep.v1.SetPairStateResponse
+	20, // 42: lockstep.v1.FleetService.RebuildDirectory:output_type -> lockstep.v1.RebuildDirectoryResponse
+	23, // 43: lockstep.v1.FleetService.LeaveFleet:output_type -> lockstep.v1.LeaveFleetResponse
+	25, // 44: lockstep.v1.FleetService.ForgetPair:output_type -> lockstep.v1.ForgetPairResponse
+	27, // 45: lockstep.v1.FleetService.MoveQueues:output_type -> lockstep.v1.MoveQueuesResponse
+	30, // 46: lockstep.v1.FleetService.ListMoves:output_type -> lockstep.v1.ListMovesResponse
+	32, // 47: lockstep.v1.FleetService.CancelMove:output_type -> lockstep.v1.CancelMoveResponse
+	34, // 48: lockstep.v1.FleetService.GetMoveSource:output_type -> lockstep.v1.GetMoveSourceResponse
+	37, // 49: lockstep.v1.FleetService.PullMessages:output_type -> lockstep.v1.PullMessagesResponse
+	39, // 50: lockstep.v1.FleetService.PullState:output_type -> lockstep.v1.PullStateResponse
+	41, // 51: lockstep.v1.FleetService.FenceQueues:output_type -> lockstep.v1.FenceQueuesResponse
+	43, // 52: lockstep.v1.FleetService.GetMoveDigests:output_type -> lockstep.v1.GetMoveDigestsResponse
+	46, // 53: lockstep.v1.FleetService.UnfenceQueues:output_type -> lockstep.v1.UnfenceQueuesResponse
+	48, // 54: lockstep.v1.FleetService.DropMoved:output_type -> lockstep.v1.DropMovedResponse
+	37, // [37:55] is the sub-list for method output_type
+	19, // [19:37] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
@@ -3297,7 +3429,7 @@ func file_lockstep_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_fleet_proto_rawDesc), len(file_lockstep_v1_fleet_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,6 +30,7 @@ const (
 	FleetService_SetPairState_FullMethodName        = "/lockstep.v1.FleetService/SetPairState"
 	FleetService_RebuildDirectory_FullMethodName    = "/lockstep.v1.FleetService/RebuildDirectory"
 	FleetService_LeaveFleet_FullMethodName          = "/lockstep.v1.FleetService/LeaveFleet"
+	FleetService_ForgetPair_FullMethodName          = "/lockstep.v1.FleetService/ForgetPair"
 	FleetService_MoveQueues_FullMethodName          = "/lockstep.v1.FleetService/MoveQueues"
 	FleetService_ListMoves_FullMethodName           = "/lockstep.v1.FleetService/ListMoves"
 	FleetService_CancelMove_FullMethodName          = "/lockstep.v1.FleetService/CancelMove"
@@ -79,6 +80,12 @@ type FleetServiceClient interface {
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
 	// has queues and is not the last pair; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(ctx context.Context, in *LeaveFleetRequest, opts ...grpc.CallOption) (*LeaveFleetResponse, error)
+	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
+	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
+	// While moves from the pair have not ended, its registration and the names of their queues remain: repeat the request.
+	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
+	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	ForgetPair(ctx context.Context, in *ForgetPairRequest, opts ...grpc.CallOption) (*ForgetPairResponse, error)
 	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues after
 	// the response; ListMoves shows its progress. Served by the active node of the target. Errors: ERROR_REASON_INVALID
 	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
@@ -185,6 +192,16 @@ func (c *fleetServiceClient) LeaveFleet(ctx context.Context, in *LeaveFleetReque
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(LeaveFleetResponse)
 	err := c.cc.Invoke(ctx, FleetService_LeaveFleet_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) ForgetPair(ctx context.Context, in *ForgetPairRequest, opts ...grpc.CallOption) (*ForgetPairResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ForgetPairResponse)
+	err := c.cc.Invoke(ctx, FleetService_ForgetPair_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -337,6 +354,12 @@ type FleetServiceServer interface {
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
 	// has queues and is not the last pair; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error)
+	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
+	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
+	// While moves from the pair have not ended, its registration and the names of their queues remain: repeat the request.
+	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
+	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	ForgetPair(context.Context, *ForgetPairRequest) (*ForgetPairResponse, error)
 	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues after
 	// the response; ListMoves shows its progress. Served by the active node of the target. Errors: ERROR_REASON_INVALID
 	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
@@ -399,6 +422,9 @@ func (UnimplementedFleetServiceServer) RebuildDirectory(context.Context, *Rebuil
 }
 func (UnimplementedFleetServiceServer) LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method LeaveFleet not implemented")
+}
+func (UnimplementedFleetServiceServer) ForgetPair(context.Context, *ForgetPairRequest) (*ForgetPairResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ForgetPair not implemented")
 }
 func (UnimplementedFleetServiceServer) MoveQueues(context.Context, *MoveQueuesRequest) (*MoveQueuesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method MoveQueues not implemented")
@@ -573,6 +599,24 @@ func _FleetService_LeaveFleet_Handler(srv interface{}, ctx context.Context, dec 
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(FleetServiceServer).LeaveFleet(ctx, req.(*LeaveFleetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_ForgetPair_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ForgetPairRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).ForgetPair(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_ForgetPair_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).ForgetPair(ctx, req.(*ForgetPairRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -784,6 +828,10 @@ var FleetService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "LeaveFleet",
 			Handler:    _FleetService_LeaveFleet_Handler,
+		},
+		{
+			MethodName: "ForgetPair",
+			Handler:    _FleetService_ForgetPair_Handler,
 		},
 		{
 			MethodName: "MoveQueues",

@@ -130,6 +130,9 @@ func (s *Service) ListPlacements(
 	if !st.Loaded {
 		return nil, s.status(fmt.Errorf("%w: not loaded", fleet.ErrUnavailable))
 	}
+	if name := req.GetQueue(); name != "" {
+		return placement(d, name, st.Current), nil
+	}
 	read := limit
 	if req.GetPair() != "" || pattern != "" {
 		read = maxPage
@@ -145,15 +148,26 @@ func (s *Service) ListPlacements(
 			break
 		}
 		if (req.GetPair() == "" || p.Pair == req.GetPair()) && (pattern == "" || txn.MatchGlob(pattern, p.Queue)) {
-			resp.Placements = append(resp.Placements, &pb.Placement{
-				Queue: p.Queue, Pair: p.Pair, Epoch: p.Epoch, Group: p.Group,
-			})
+			resp.Placements = append(resp.Placements, placementToProto(p))
 		}
 	}
 	if more && len(page) > 0 {
 		resp.NextAfter = page[len(page)-1].Queue
 	}
 	return resp, nil
+}
+
+// placement returns the entry of a queue.
+func placement(d *fleet.Directory, queue string, current bool) *pb.ListPlacementsResponse {
+	resp := &pb.ListPlacementsResponse{Current: current}
+	if p, found := d.Placement(queue); found {
+		resp.Placements = []*pb.Placement{placementToProto(p)}
+	}
+	return resp
+}
+
+func placementToProto(p fleet.Placement) *pb.Placement {
+	return &pb.Placement{Queue: p.Queue, Pair: p.Pair, Epoch: p.Epoch, Group: p.Group}
 }
 
 // PutPlacementRule implements FleetService.
