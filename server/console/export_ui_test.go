@@ -23,3 +23,21 @@ func SitesPage(st *pb.GetSiteResponse, of *pb.GetStatusResponse) (string, error)
 	err = templates["sites"].ExecuteTemplate(&b, "live", d)
 	return b.String(), err
 }
+
+// FleetPage renders the live part of the Fleet page for the given responses of a node.
+func FleetPage(resp *pb.GetFleetResponse, moves *pb.ListMovesResponse, consoleURL string) (string, error) {
+	templates, err := loadTemplates(pages(), nil)
+	if err != nil {
+		return "", err
+	}
+	d := newFleet(resp)
+	d.addMoves(moves)
+	for _, p := range d.Pairs {
+		if !p.Own {
+			p.Consoles = []consoleAddress{{Node: consoleURL, URL: consoleURL}}
+		}
+	}
+	var b strings.Builder
+	err = templates["fleet"].ExecuteTemplate(&b, "live", d)
+	return b.String(), err
+}

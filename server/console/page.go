@@ -89,6 +89,7 @@ func pages() []Page {
 		pairPage(),
 		alarmsPage(),
 		sitesPage(),
+		fleetPage(),
 		queuesPage(),
 		queuePage(),
 		messagesPage(),

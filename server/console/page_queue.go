@@ -68,6 +68,7 @@ type queueView struct {
 	NoConsumers   string // why the consumers are not shown
 	Paused        string
 	Subscriptions []subscriptionRow
+	Placement     *placement // nil if it is not shown
 }
 
 type subscriptionRow struct {
@@ -103,6 +104,7 @@ func loadQueue(ctx context.Context, v *View, h *history) (any, error) {
 	d := &queueView{queueRow: newQueueRow(q), rights: may, MessagesLink: queueLink("/messages", q.GetName())}
 	d.Pair = at.pair
 	d.Paused = pauseText(q.GetPause())
+	d.Placement = v.placement(ctx, may, q.GetName())
 	d.charts(ctx, v, h)
 	d.Settings = setFields(q)
 	for _, sub := range q.GetSubscriptions() {
