@@ -20,8 +20,12 @@ func (d *Directory) SetState(ctx context.Context, pair string, state State) erro
 		return fmt.Errorf("%w: state %.40q", ErrInvalid, state)
 	}
 	return d.changeMember(ctx, pair, func(m *Member) error {
-		if m.State == stateJoining {
+		switch m.State {
+		case stateJoining:
 			return fmt.Errorf("%w: pair %s has not finished joining", ErrNotMember, pair)
+		case stateForgotten:
+			return fmt.Errorf("%w: pair %s", ErrForgotten, pair)
+		case StateOpen, StateDraining, stateLeaving:
 		}
 		m.State = state
 		return nil
@@ -82,6 +86,8 @@ func (d *Directory) changeMember(ctx context.Context, pair string, f func(*Membe
 
 func (d *Directory) sameID(h head) error {
 	switch id := d.opts.State().FleetID; {
+	case d.known().forgotten:
+		return ErrForgotten
 	case id == "":
 		return ErrNotMember
 	case h.fleet.ID != id:

@@ -125,8 +125,8 @@ func (d *Directory) claim(
 	switch {
 	case err != nil:
 		return Owner{}, false, &ValueError{string(pair[0].Key), err}
-	case m.State == stateLeaving:
-		return Owner{}, false, fmt.Errorf("%w: pair %s is leaving", ErrNoPair, m.Name)
+	case m.State == stateLeaving, m.State == stateForgotten:
+		return Owner{}, false, fmt.Errorf("%w: pair %s is %s", ErrNoPair, m.Name, m.State)
 	}
 	cmps := append(d.sameHead(h), same(string(pair[0].Key), string(pair[0].Value)), same(key, e.raw))
 	e.Epoch, e.Term = h.counter+1, k.Term
@@ -210,8 +210,8 @@ func (d *Directory) pairOfGroup(group placedGroup, pairs []candidate) (string, e
 	for _, p := range pairs {
 		switch {
 		case p.Name != placed:
-		case p.State == stateLeaving:
-			return "", fmt.Errorf("%w: pair %s of group %q is leaving", ErrNoPair, placed, group.name)
+		case p.State == stateLeaving, p.State == stateForgotten:
+			return "", fmt.Errorf("%w: pair %s of group %q is %s", ErrNoPair, placed, group.name, p.State)
 		default:
 			return placed, nil
 		}

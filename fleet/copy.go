@@ -64,7 +64,9 @@ type contents struct {
 	counts   map[string]int // number of queues by pair
 	names    map[string]string
 	moves    map[uint64]Move
-	invalid  map[string]error // malformed values, by key
+	// forgotten are the names of the pairs that Forget has removed, by ID.
+	forgotten map[string]string
+	invalid   map[string]error // malformed values, by key
 	// changes is the number of changes of the names of queues. sorted are these names in order, or nil after a change. It
 	// is stored under the read lock.
 	changes uint64
@@ -80,7 +82,7 @@ func newContents(prefix string) *contents {
 	return &contents{
 		prefix: prefix, pairs: map[string]Member{}, loads: map[string]Load{}, rules: map[string]Rule{},
 		queues: map[string]entry{}, counts: map[string]int{}, names: map[string]string{}, invalid: map[string]error{},
-		moves: map[uint64]Move{},
+		moves: map[uint64]Move{}, forgotten: map[string]string{},
 	}
 }
 
@@ -128,6 +130,10 @@ func (c *contents) put(key string, raw []byte) {
 			break
 		}
 		c.putQueue(name, v)
+	case dirForgotten:
+		var v forgottenValue
+		v, err = decodeForgotten(raw)
+		replace(c.forgotten, name, v.Pair, err)
 	case dirMoves:
 		var m Move
 		if m, err = decodeMove(name, raw); err == nil {
@@ -193,6 +199,8 @@ func (c *contents) remove(key string) {
 		delete(c.rules, name)
 	case dirQueues:
 		c.removeQueue(name)
+	case dirForgotten:
+		delete(c.forgotten, name)
 	case dirMoves:
 		if epoch, err := strconv.ParseUint(name, 10, 64); err == nil {
 			delete(c.moves, epoch)
@@ -244,7 +252,9 @@ func (d *Directory) problemLocked() error {
 		return ErrRestored
 	}
 	// The copy may be older than the last epoch in the log.
-	return problem(d.copy.head, known{PairState: PairState{FleetID: d.opts.State().FleetID}})
+	return problem(d.copy.head, known{
+		PairState: PairState{FleetID: d.opts.State().FleetID}, forgotten: d.forgottenLocked(),
+	})
 }
 
 // Status returns the state of the copy.

@@ -16,6 +16,7 @@
 //	rules/<pattern>    Rule: placement of new queues
 //	moves/<epoch>      move of queues that has not ended: source, target, queues
 //	rebuilt/<pair>     last rebuild to which the pair has contributed
+//	forgotten/<ID>     pair that was lost permanently, and must not change the directory
 //
 // # Ownership
 //
@@ -62,6 +63,10 @@
 // the membership is committed, and Leave ends the registration before the end of the membership is committed. After a
 // crash between the two steps, the pair can be registered without being a member, or be a member without a
 // registration. In both cases, it creates no queues, and Join or Leave can be called again.
+//
+// Forget removes a pair that is lost permanently. Its ID remains, so that the pair cannot change the directory if it is
+// started again: all transactions compare the key of their own pair. The entries of queues that move from the pair
+// remain until the target has ended the move, because it may have taken the queues.
 //
 // # Placement
 //

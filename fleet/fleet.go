@@ -179,6 +179,8 @@ const (
 	dirRules   = "rules/"
 	dirRebuilt = "rebuilt/"
 	dirMoves   = "moves/"
+	// dirForgotten contains the IDs of pairs that Forget has removed.
+	dirForgotten = "forgotten/"
 )
 
 func acquire(ctx context.Context, s chan struct{}) error {
@@ -253,14 +255,25 @@ type known struct {
 	PairState
 	seen   uint64
 	seenIn fleetValue
+	// forgotten: the copy contains the removal of this pair.
+	forgotten bool
 }
 
 func (d *Directory) known() known {
 	k := known{PairState: d.opts.State()}
 	d.mu.RLock()
 	defer d.mu.RUnlock()
-	k.seen, k.seenIn = d.seen, d.seenIn
+	k.seen, k.seenIn, k.forgotten = d.seen, d.seenIn, d.forgottenLocked()
 	return k
+}
+
+// forgottenLocked reports whether the copy contains the removal of this pair.
+func (d *Directory) forgottenLocked() bool {
+	if d.copy == nil {
+		return false
+	}
+	_, forgotten := d.copy.forgotten[d.opts.PairID]
+	return forgotten
 }
 
 // maxEpoch returns the highest epoch of a fleet that this node has seen. A rebuild may discard epochs without queues.
@@ -307,6 +320,8 @@ func (d *Directory) readHead(ctx context.Context, ops ...clientv3.Op) (head, *cl
 // problem returns the reason why a directory must not be used for assignments, or nil.
 func problem(h head, k known) error {
 	switch {
+	case k.forgotten:
+		return ErrForgotten
 	case k.FleetID == "":
 		return ErrNotMember
 	case h.raw == "":
@@ -364,8 +379,9 @@ func (d *Directory) seeLocked(h head) {
 	d.seen = max(d.seen, h.counter)
 }
 
+// sameFleet compares the fleet, and requires that this pair was not removed by Forget.
 func (d *Directory) sameFleet(h head) []clientv3.Cmp {
-	return []clientv3.Cmp{same(d.prefix+keyFleet, h.raw)}
+	return []clientv3.Cmp{same(d.prefix+keyFleet, h.raw), same(d.key(dirForgotten, d.opts.PairID), "")}
 }
 
 func (d *Directory) sameHead(h head) []clientv3.Cmp {

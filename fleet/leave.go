@@ -176,7 +176,8 @@ func (l *leave) begin(ctx context.Context, owns bool) (done bool, _ error) {
 	if err != nil {
 		return false, err
 	}
-	if l.left = k.Term != 0 && isGone(h, k) && (!owns || l.deleting); l.left {
+	gone := isGone(h, k) || k.forgotten
+	if l.left = k.Term != 0 && gone && (!owns || l.deleting); l.left {
 		return true, nil
 	}
 	if err := l.usable(ctx)(h, k); err != nil {

@@ -197,7 +197,8 @@ func (d *Directory) missing(resp *clientv3.TxnResponse, number string, pairs []s
 	}
 	for _, kv := range resp.Responses[3].GetResponseRange().Kvs {
 		name := strings.TrimPrefix(string(kv.Key), d.prefix+dirPairs)
-		if other, err := decodeMember(name, kv.Value); err != nil || other.State != stateJoining {
+		other, err := decodeMember(name, kv.Value)
+		if err != nil || other.State != stateJoining && other.State != stateForgotten {
 			missing[name] = true
 		}
 	}

@@ -99,6 +99,14 @@ func (n *Node) LeaveFleet(ctx context.Context) error {
 	return nil
 }
 
+// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. While moves from the
+// pair have not ended, the response contains their epochs: repeat the call. Errors: [client.ErrRefused] if the pair is
+// live, or is not registered; [client.ErrUnavailable] if etcd does not respond.
+func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairResponse, error) {
+	resp, err := n.fleet().ForgetPair(ctx, &pb.ForgetPairRequest{Pair: pair})
+	return resp, n.fail(ctx, "forget pair "+pair, err)
+}
+
 // MoveQueues begins a move of queues of another pair to this node's pair: either the given queues, or those of a
 // placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active of
 // its pair. Errors: [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused] if a queue

@@ -99,6 +99,7 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.FleetService_SetPairState_FullMethodName:        operates(true),
 	pb.FleetService_RebuildDirectory_FullMethodName:    operates(true),
 	pb.FleetService_LeaveFleet_FullMethodName:          operates(true),
+	pb.FleetService_ForgetPair_FullMethodName:          operates(true),
 	pb.FleetService_MoveQueues_FullMethodName:          operates(true),
 	pb.FleetService_ListMoves_FullMethodName:           operates(false),
 	pb.FleetService_CancelMove_FullMethodName:          operates(true),

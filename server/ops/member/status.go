@@ -97,7 +97,7 @@ func (s *Status) Problems() (p Problems) {
 func (s *Status) lost() string {
 	d := &s.Directory
 	switch {
-	case d.Problem != nil && !errors.Is(d.Problem, fleet.ErrNotMember):
+	case d.Problem != nil && !errors.Is(d.Problem, fleet.ErrNotMember): // also fleet.ErrForgotten
 		return d.Problem.Error()
 	case errors.Is(s.Err, errNotRegistered), errors.Is(s.Err, fleet.ErrLost), errors.Is(s.Err, fleet.ErrRestored),
 		errors.Is(s.Err, fleet.ErrRebuilding):

@@ -106,6 +106,9 @@ func (w *worker) failed(move fleet.Move, err error) {
 // advance executes the next phase of a move. done reports whether the move has ended.
 func (w *worker) advance(ctx context.Context, move fleet.Move) (done bool, _ error) {
 	logged, begun := query.Move(w.m.o.Store, move.Epoch)
+	if (!begun || logged.State == queue.MoveImporting) && w.d.IsForgotten(move.From) {
+		return false, w.cancel(ctx, move, errForgotten)
+	}
 	if !begun {
 		if move.Epoch <= query.Fleet(w.m.o.Store).ImportEpoch {
 			return true, w.drop(ctx, move) // it has ended, or an import with a higher epoch has begun
@@ -123,6 +126,8 @@ func (w *worker) advance(ctx context.Context, move fleet.Move) (done bool, _ err
 	}
 	return true, nil
 }
+
+var errForgotten = errors.New("the source was removed from the fleet (lockstep fleet forget)")
 
 var errSuperseded = errors.New("a move with a higher epoch began first; try again")
 
@@ -503,12 +508,7 @@ func (w *worker) finish(ctx context.Context, move fleet.Move) error {
 	if err := w.step(ctx, "drop"); err != nil {
 		return err
 	}
-	request := &pb.DropMovedRequest{Epoch: move.Epoch, To: w.m.o.Pair, From: move.From}
-	err := w.pairs.call(ctx, w.d, move.Epoch, move.From, func(ctx context.Context, c pb.FleetServiceClient) error {
-		_, err := c.DropMoved(ctx, request)
-		return err
-	})
-	if err != nil {
+	if err := w.dropAtSource(ctx, move); err != nil {
 		return fmt.Errorf("delete the copy of the source: %w", err)
 	}
 	if err := w.forget(ctx, move); err != nil {
@@ -518,13 +518,26 @@ func (w *worker) finish(ctx context.Context, move fleet.Move) error {
 	return nil
 }
 
+// dropAtSource lets the source delete its copy. A source that was removed from the fleet keeps it.
+func (w *worker) dropAtSource(ctx context.Context, move fleet.Move) error {
+	if w.d.IsForgotten(move.From) {
+		return nil
+	}
+	request := &pb.DropMovedRequest{Epoch: move.Epoch, To: w.m.o.Pair, From: move.From}
+	return w.pairs.call(ctx, w.d, move.Epoch, move.From, func(ctx context.Context, c pb.FleetServiceClient) error {
+		_, err := c.DropMoved(ctx, request)
+		return err
+	})
+}
+
 // undo removes the fence of the source after a cancellation, deletes the intent, and forgets the move.
 func (w *worker) undo(ctx context.Context, move fleet.Move, logged *queue.Move) error {
 	w.m.update(move, func(p *Progress) { p.Phase = PhaseCanceled })
 	if err := w.step(ctx, "unfence"); err != nil {
 		return err
 	}
-	if logged.Pair != "" { // otherwise the import has not begun, and no fence was requested
+	// If the import has not begun, no fence was requested. A source that was removed from the fleet keeps its fence.
+	if logged.Pair != "" && !w.d.IsForgotten(logged.Pair) {
 		request := &pb.UnfenceQueuesRequest{Epoch: move.Epoch, To: w.m.o.Pair, From: logged.Pair}
 		err := w.pairs.call(ctx, w.d, move.Epoch, logged.Pair, func(ctx context.Context, c pb.FleetServiceClient) error {
 			_, err := c.UnfenceQueues(ctx, request)

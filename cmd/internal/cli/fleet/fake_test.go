@@ -43,6 +43,7 @@ type node struct {
 	rebuilt []*pb.RebuildDirectoryRequest
 	reports []*pb.RebuildDirectoryResponse // responses to RebuildDirectory; the last one is repeated
 	left    int
+	forgets []*pb.ForgetPairResponse // responses to ForgetPair
 
 	world    *world // if set, the source of pairs, placements, queues and moves
 	switched int
@@ -123,6 +124,19 @@ func (n *node) RebuildDirectory(
 	defer n.mu.Unlock()
 	n.rebuilt = append(n.rebuilt, r)
 	return n.reports[min(len(n.rebuilt), len(n.reports))-1], n.refuse
+}
+
+func (n *node) ForgetPair(_ context.Context, r *pb.ForgetPairRequest) (*pb.ForgetPairResponse, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.refuse != nil || r.GetPair() != "b" {
+		return nil, n.refuse
+	}
+	resp := n.forgets[0]
+	if len(n.forgets) > 1 {
+		n.forgets = n.forgets[1:]
+	}
+	return resp, nil
 }
 
 func (n *node) LeaveFleet(context.Context, *pb.LeaveFleetRequest) (*pb.LeaveFleetResponse, error) {

@@ -25,6 +25,6 @@ the pair that they use.`,
 	}
 	cmd.AddCommand(statusCommand(env), pairsCommand(env), queuesCommand(env), placeCommand(env), drainCommand(env),
 		undrainCommand(env), moveCommand(env), movesCommand(env), rebuildCommand(env), leaveCommand(env))
-	cmd.AddCommand(rebalanceCommand(env), upgradeCommand(env))
+	cmd.AddCommand(rebalanceCommand(env), upgradeCommand(env), forgetCommand(env))
 	return cmd
 }

@@ -42,7 +42,7 @@ func problemToProto(err error) pb.DirectoryProblem {
 	switch {
 	case err == nil:
 		return pb.DirectoryProblem_DIRECTORY_PROBLEM_UNSPECIFIED
-	case errors.Is(err, fleet.ErrNotMember):
+	case errors.Is(err, fleet.ErrNotMember), errors.Is(err, fleet.ErrForgotten):
 		return pb.DirectoryProblem_DIRECTORY_PROBLEM_NOT_MEMBER
 	case errors.Is(err, fleet.ErrLost):
 		return pb.DirectoryProblem_DIRECTORY_PROBLEM_LOST

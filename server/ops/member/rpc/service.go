@@ -85,7 +85,8 @@ func (s *Service) status(err error) error {
 		return apierror.ToStatus(s.o.NotActive())
 	case errors.Is(err, replication.ErrOutcomeUnknown), errors.Is(err, fleet.ErrUnavailable):
 	case errors.Is(err, fleet.ErrNotMember), errors.Is(err, fleet.ErrPairExists), errors.Is(err, fleet.ErrOwnsQueues),
-		errors.Is(err, fleet.ErrMoving), errors.Is(err, fleet.ErrOtherName):
+		errors.Is(err, fleet.ErrMoving), errors.Is(err, fleet.ErrOtherName), errors.Is(err, fleet.ErrLive),
+		errors.Is(err, fleet.ErrForgotten):
 		err = fmt.Errorf("%w: %w", apierror.ErrFleetState, err)
 	}
 	return apierror.ToStatus(apierror.WithRedirect(err, s.o.NotActive))

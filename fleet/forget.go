@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fleet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+var (
+	// ErrLive is returned if a pair that publishes its load would be removed.
+	ErrLive = errors.New("pair is live")
+	// ErrForgotten is returned if this pair, or the named one, was removed by Forget.
+	ErrForgotten = errors.New("pair was removed from the fleet as lost")
+)
+
+// Forgotten is the result of Forget.
+type Forgotten struct {
+	// Queues is the number of entries that were deleted.
+	Queues int
+	// Moves are the epochs of the moves to the pair of which the intents were deleted, in order.
+	Moves []uint64
+	// Waiting are the epochs of the moves from the pair that have not ended, in order. The entries of their queues remain,
+	// because a target may have taken the queues. The targets end these moves; then Forget must be called again. If it is
+	// empty, the pair is removed.
+	Waiting []uint64
+}
+
+// forgottenValue is the value of the key of a forgotten pair.
+type forgottenValue struct {
+	Pair string `json:"pair"`
+}
+
+func decodeForgotten(raw []byte) (v forgottenValue, err error) {
+	if err = decode(raw, &v); err == nil {
+		err = CheckPair(v.Pair)
+	}
+	return v, err
+}
+
+// Forget removes another pair, which is lost permanently, with its entries and placement groups. It also works during a
+// rebuild, which then does not wait for the pair. The ID of the pair remains in the directory, so that the pair cannot
+// change the directory again: it can neither create queues nor join. If it is started again, it serves its queues
+// nevertheless, because its log determines them. Forget can be called again after an error.
+//
+// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries, or
+// ErrInvalid for this pair.
+func (d *Directory) Forget(ctx context.Context, pair string) (Forgotten, error) {
+	if err := CheckPair(pair); err != nil {
+		return Forgotten{}, err
+	}
+	if pair == d.opts.Pair {
+		return Forgotten{}, fmt.Errorf("%w: pair %s is the pair of this node", ErrInvalid, pair)
+	}
+	f := forget{d: d, pair: pair, key: d.key(dirPairs, pair)}
+	if err := f.run(ctx); err != nil {
+		return f.result, fmt.Errorf("forget pair %s: %w", pair, err)
+	}
+	return f.result, nil
+}
+
+// forget is a call of Forget.
+type forget struct {
+	d         *Directory
+	pair, key string
+	raw       string // registration in the state forgotten; "" if the pair is not registered
+	reserved  map[string]bool
+	result    Forgotten
+}
+
+func (f *forget) run(ctx context.Context) error {
+	if err := f.d.retry(ctx, func() (bool, error) { return f.mark(ctx) }); err != nil {
+		return err
+	}
+	// From here on, no move from or to the pair begins, and no queue is assigned to it.
+	if err := f.readMoves(ctx); err != nil {
+		return err
+	}
+	if err := f.removeEntries(ctx); err != nil {
+		return err
+	}
+	if err := f.removeGroups(ctx); err != nil {
+		return err
+	}
+	if len(f.result.Waiting) > 0 {
+		return nil
+	}
+	return f.d.retry(ctx, func() (bool, error) {
+		h, _, err := f.head(ctx)
+		if err != nil {
+			return false, err
+		}
+		resp, err := f.d.txn(ctx, f.guard(h), clientv3.OpDelete(f.key), clientv3.OpDelete(f.d.key(dirRebuilt, f.pair)))
+		return err == nil && resp.Succeeded, err
+	})
+}
+
+func (f *forget) head(ctx context.Context, ops ...clientv3.Op) (head, *clientv3.TxnResponse, error) {
+	h, resp, err := f.d.readHead(ctx, ops...)
+	if err == nil {
+		err = f.d.sameID(h)
+	}
+	return h, resp, err
+}
+
+// guard compares the registration, and requires that the pair is not live.
+func (f *forget) guard(h head) []clientv3.Cmp {
+	return append(f.d.sameFleet(h), same(f.key, f.raw), same(f.d.key(dirLoad, f.pair), ""))
+}
+
+// mark writes the state forgotten and the ID of the pair.
+func (f *forget) mark(ctx context.Context) (done bool, _ error) {
+	h, resp, err := f.head(ctx, clientv3.OpGet(f.key), clientv3.OpGet(f.d.key(dirLoad, f.pair)))
+	if err != nil {
+		return false, err
+	}
+	if len(resp.Responses[3].GetResponseRange().Kvs) > 0 {
+		return false, ErrLive
+	}
+	kvs := resp.Responses[2].GetResponseRange().Kvs
+	if len(kvs) == 0 {
+		f.raw = ""
+		return true, nil
+	}
+	f.raw = string(kvs[0].Value)
+	m, err := decodeMember(f.pair, kvs[0].Value)
+	if err != nil {
+		return false, &ValueError{f.key, err}
+	}
+	if m.State == stateForgotten {
+		return true, nil
+	}
+	cmps := f.guard(h)
+	m.State = stateForgotten
+	f.raw = encode(m)
+	result, err := f.d.txn(ctx, cmps, clientv3.OpPut(f.key, f.raw),
+		clientv3.OpPut(f.d.key(dirForgotten, m.ID), encode(forgottenValue{f.pair})))
+	return err == nil && result.Succeeded, err
+}
+
+// readMoves deletes the intents of moves to the pair, and reads those of moves from the pair. An intent from this pair
+// to a pair that was removed too is deleted: no pair would end the move.
+func (f *forget) readMoves(ctx context.Context) error {
+	f.reserved = map[string]bool{}
+	return f.d.retry(ctx, func() (bool, error) {
+		f.result.Waiting = nil
+		h, resp, err := f.head(ctx, clientv3.OpGet(f.d.prefix+dirMoves, clientv3.WithPrefix()))
+		if err != nil {
+			return false, err
+		}
+		cmps, removed := f.guard(h), []uint64(nil)
+		var ops []clientv3.Op
+		for _, kv := range resp.Responses[2].GetResponseRange().Kvs {
+			m, err := decodeMove(strings.TrimPrefix(string(kv.Key), f.d.prefix+dirMoves), kv.Value)
+			if err != nil {
+				return false, &ValueError{string(kv.Key), err}
+			}
+			switch {
+			case m.To == f.pair && len(ops) < batchQueues:
+				cmps = append(cmps, same(string(kv.Key), string(kv.Value)))
+				ops = append(ops, clientv3.OpDelete(string(kv.Key)))
+				removed = append(removed, m.Epoch)
+			case m.From == f.pair:
+				f.result.Waiting = append(f.result.Waiting, m.Epoch)
+				for _, name := range m.Queues {
+					f.reserved[name] = true
+				}
+			}
+		}
+		slices.Sort(f.result.Waiting)
+		if len(ops) == 0 {
+			return true, nil
+		}
+		result, err := f.d.txn(ctx, cmps, ops...)
+		if err == nil && result.Succeeded {
+			f.result.Moves = slices.Sorted(slices.Values(append(f.result.Moves, removed...)))
+		}
+		return false, err // read the moves again
+	})
+}
+
+// removeEntries deletes the entries of the pair, except those of moves that have not ended.
+func (f *forget) removeEntries(ctx context.Context) error {
+	all, _, err := f.d.entries(ctx)
+	if err != nil {
+		return err
+	}
+	names := slices.DeleteFunc(slices.Sorted(maps.Keys(all)), func(name string) bool {
+		return all[name].Pair != f.pair || f.reserved[name]
+	})
+	if f.raw == "" && len(names) == 0 && len(f.reserved) == 0 && len(f.result.Moves) == 0 {
+		return ErrNotMember
+	}
+	guard := []clientv3.Cmp{same(f.key, f.raw), same(f.d.key(dirLoad, f.pair), "")}
+	ok := func(h head, _ known) error { return f.d.sameID(h) }
+	return f.d.apply(ctx, names, ok, guard, func(_ string, old stored) (change, entryValue) {
+		if old.Pair != f.pair {
+			return keep, entryValue{}
+		}
+		return remove, entryValue{}
+	}, func(string, change, entryValue) { f.result.Queues++ })
+}
+
+// removeGroups deletes the placement groups of the pair.
+func (f *forget) removeGroups(ctx context.Context) error {
+	raws := map[string]string{}
+	_, err := f.d.list(ctx, dirGroups, func(kv *mvccpb.KeyValue) {
+		if g, err := decodeGroup(kv.Value); err == nil && g.Pair == f.pair {
+			raws[string(kv.Key)] = string(kv.Value)
+		}
+	})
+	if err != nil {
+		return err
+	}
+	h, _, err := f.head(ctx)
+	if err != nil {
+		return err
+	}
+	for keys := range slices.Chunk(slices.Sorted(maps.Keys(raws)), batchQueues) {
+		cmps := f.guard(h)
+		var ops []clientv3.Op
+		for _, key := range keys {
+			cmps = append(cmps, same(key, raws[key]))
+			ops = append(ops, clientv3.OpDelete(key))
+		}
+		result, err := f.d.txn(ctx, cmps, ops...)
+		if err == nil && !result.Succeeded {
+			err = ErrContention
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// IsForgotten reports whether a pair was removed by Forget, and no other pair has its name since. It returns false if the
+// copy is not current.
+func (d *Directory) IsForgotten(pair string) bool {
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.copy == nil || !d.current {
+		return false
+	}
+	if m, registered := d.copy.pairs[pair]; registered {
+		return m.State == stateForgotten
+	}
+	for _, name := range d.copy.forgotten {
+		if name == pair {
+			return true
+		}
+	}
+	return false
+}

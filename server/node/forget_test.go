@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/lockstep-mq/lockstep/client/admin"
+	"github.com/lockstep-mq/lockstep/fleet"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+// If the source of a move is lost and removed from the fleet, the target ends the move: it keeps queues that it has
+// taken, and cancels other moves. Names of the lost pair can then be used by other pairs. If the lost pair returns, it
+// cannot create queues.
+func TestForgetSourceOfMove(t *testing.T) {
+	for step, taken := range map[string]bool{"copy": false, "messages": false, "drop": true} {
+		t.Run(step, func(t *testing.T) {
+			f := startMoveFleet(t)
+			f.fill("a.q", 3)
+			f.fill("a.other", 1)
+			reached, release := f.steps.stopAt(step)
+			epoch := f.move("a.q")
+			<-reached
+			_, err := f.mover().ForgetPair(t.Context(), &pb.ForgetPairRequest{Pair: "a"})
+			require.Equal(t, codes.FailedPrecondition, status.Code(err), "the pair is live")
+			f.a.stop()
+			_, err = f.records.Delete(t.Context(), fleet.DefaultPrefix+"/load/a")
+			require.NoError(t, err)
+			release()
+			require.Eventually(t, func() bool {
+				resp, err := f.mover().ForgetPair(t.Context(), &pb.ForgetPairRequest{Pair: "a"})
+				return err == nil && len(resp.GetWaiting()) == 0
+			}, testTimeout, 20*time.Millisecond)
+			f.ended(epoch)
+			st, err := f.mover().GetFleet(t.Context(), &pb.GetFleetRequest{})
+			require.NoError(t, err)
+			require.Len(t, st.GetPairs(), 1)
+
+			f.place("a.*", "b")
+			require.Eventually(t, func() bool {
+				_, err := pb.NewQueueServiceClient(f.b.conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "a.other"})
+				return err == nil
+			}, testTimeout, 20*time.Millisecond)
+			q, err := pb.NewQueueServiceClient(f.b.conn).GetQueue(t.Context(), &pb.GetQueueRequest{Name: "a.q"})
+			if taken {
+				require.NoError(t, err)
+				require.Equal(t, uint64(3), q.GetQueue().GetMessages())
+			} else {
+				require.Error(t, err)
+			}
+
+			f.a = f.restart(f.a)
+			a := f.a.waitFleet(func(f *pb.FleetStatus) bool { return f.GetDirectoryCurrent() && f.GetProblem() != "" })
+			require.Contains(t, a.GetProblem(), fleet.ErrForgotten.Error())
+			require.Error(t, f.create("a.new", admin.CreateQueueOptions{}))
+			kvs, err := f.records.Get(t.Context(), fleet.DefaultPrefix+"/queues/a.", clientv3.WithPrefix())
+			require.NoError(t, err)
+			for _, kv := range kvs.Kvs {
+				require.NotContains(t, string(kv.Value), `"pair":"a"`, string(kv.Key))
+			}
+		})
+	}
+}
