@@ -61,7 +61,7 @@ func (n *node) register(s server.Registrar) {
 	pb.RegisterAdminServiceServer(s, admin.New(admin.Options{
 		Store: n.store, Runner: n.runner, Manager: n.maintenance, Peers: n.peers, Guard: n.guard,
 		State: n.state, Switchover: n.switchover, Closing: n.closing, Alone: n.alone(), Logger: n.log,
-		History: n.history, Site: n.site.Info,
+		History: n.history, Site: n.site.Info, NotFound: n.fleet.NotFound,
 	}))
 	pb.RegisterSiteServiceServer(s, site.NewService(n.site, n.closing))
 	pb.RegisterFleetServiceServer(s, memberrpc.New(memberrpc.Options{

@@ -57,8 +57,10 @@ type Options struct {
 	Alone      bool            // the node is standalone
 	History    *history.Recorder
 	// Site returns the site role of the pair, or nil if the pair has no sites.
-	Site   func() *pb.SiteInfo
-	Logger *zap.Logger
+	Site func() *pb.SiteInfo
+	// NotFound returns the error for a queue that this pair does not have: its owner in a fleet. Optional.
+	NotFound func(queue string) error
+	Logger   *zap.Logger
 }
 
 // Service implements lockstep.v1.AdminService.

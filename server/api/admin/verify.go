@@ -4,11 +4,13 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
 // Verify compares the stores of the two nodes.
@@ -55,6 +57,9 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 // DropDamaged acknowledges corrupt messages that cannot be repaired.
 func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
+	if errors.Is(err, txn.ErrQueueNotFound) && a.o.NotFound != nil {
+		err = a.o.NotFound(req.GetQueue())
+	}
 	if err != nil {
 		return nil, apierror.ToStatus(fmt.Errorf("drop corrupt messages of %q: %w", req.GetQueue(), err))
 	}
