@@ -77,6 +77,7 @@ test-deep: ## Run the deep tier: chaos, mutation table, hostile clients, long si
 .PHONY: measure
 measure: ## Report ratios, and allocation counts that depend on load; requires an idle machine
 	-$(GO) test -tags measure ./test/guard -count=1 -timeout 1h -v
+	-$(GO) test -tags measure ./server/node -run TestFleetOf100000Queues -count=1 -timeout 1h -v
 	-$(GO) test -tags deep,measure ./test/sites/real -run 'TestLag|TestCost|TestReplicaOutage' -count=1 -timeout 3h -v
 	-$(MAKE) ratios
 

@@ -65,8 +65,8 @@
 // registration. In both cases, it creates no queues, and Join or Leave can be called again.
 //
 // Forget removes a pair that is lost permanently. Its ID remains, so that the pair cannot change the directory if it is
-// started again: all transactions compare the key of their own pair. The entries of queues that move from the pair
-// remain until the target has ended the move, because it may have taken the queues.
+// started again: all transactions compare the key of the pair that sends them. The entries of queues that move from the
+// pair remain until the target has ended the move, because it may have taken the queues.
 //
 // # Placement
 //

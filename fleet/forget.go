@@ -241,8 +241,8 @@ func (f *forget) removeGroups(ctx context.Context) error {
 	return nil
 }
 
-// IsForgotten reports whether a pair was removed by Forget, and no other pair has its name since. It returns false if the
-// copy is not current.
+// IsForgotten reports whether a pair was removed by Forget, and no other pair has its name since. It returns false if
+// the copy is not current.
 func (d *Directory) IsForgotten(pair string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -99,9 +99,9 @@ func (n *Node) LeaveFleet(ctx context.Context) error {
 	return nil
 }
 
-// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. While moves from the
-// pair have not ended, the response contains their epochs: repeat the call. Errors: [client.ErrRefused] if the pair is
-// live, or is not registered; [client.ErrUnavailable] if etcd does not respond.
+// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. While moves from
+// the pair have not ended, the response contains their epochs: repeat the call. Errors: [client.ErrRefused] if the pair
+// is live, or is not registered; [client.ErrUnavailable] if etcd does not respond.
 func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairResponse, error) {
 	resp, err := n.fleet().ForgetPair(ctx, &pb.ForgetPairRequest{Pair: pair})
 	return resp, n.fail(ctx, "forget pair "+pair, err)
