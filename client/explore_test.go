@@ -34,14 +34,18 @@ type operation struct {
 	parts func(w *world) []int
 	// answers are moves after which the client knows that the attempt was not executed.
 	answers []move
+	// check returns a description of a wrong state, or "". Optional.
+	check func(w *world) string
 	// impossible are moves that cannot occur in the operation.
 	impossible []move
 }
 
 func operations() []operation {
-	answered := []move{refused, refusedNow, denied, notActive, blocked, evicted, switched}
+	answered := []move{refused, refusedNow, denied, notActive, blocked, evicted, switched, rehomed}
 	published := func(w *world) []int { return []int{w.stored["q/a"]} }
-	inStream := []move{refused, refusedNow, blocked, evicted} // other moves end the stream and may concern any request
+	var order orderedPublishes
+	// other moves end the stream and may concern any request
+	inStream := []move{refused, refusedNow, blocked, evicted, rehomed}
 	return []operation{
 		{
 			name: "Publish", once: true, parts: published, answers: inStream,
@@ -72,6 +76,10 @@ func operations() []operation {
 					return errors.Join(p.Close(), pending.Err())
 				}, err
 			},
+		},
+		{
+			name: "Order", once: true, parts: func(w *world) []int { return []int{w.stored["q/c"]} },
+			begin: order.begin, check: order.check,
 		},
 		{
 			name: "Txn", answers: answered, parts: func(w *world) []int {
@@ -131,7 +139,8 @@ func operations() []operation {
 // executes only a random third of the scripts with the full depth. The application retries after errors, or stops after
 // any number of calls. Success means stored exactly once; an unknown outcome means at most once; after any other error
 // nothing is ever stored. Transactions are atomic. No request is sent to a replica or a superseded primary. Deliveries
-// are not acknowledged after a promotion with a loss.
+// are not acknowledged after a promotion with a loss. The queues move to another pair of a fleet and back; messages of
+// one producer keep their order.
 func TestExplore(t *testing.T) {
 	depth := *exploreDepth
 	if testing.Short() {
@@ -176,6 +185,16 @@ func TestExplore(t *testing.T) {
 	}
 }
 
+// A node refuses a publish because of the owner of its queue. Then the stream ends, and the queue returns to the node.
+// The following publishes, which were sent on the same stream, are not executed before the refused one.
+func TestQueueReturnsAfterRefusal(t *testing.T) {
+	for _, op := range operations() {
+		if op.name == "Order" {
+			explore(t, op, []move{never, rehomed, rehomedNever}, 1, false, new([moves]int))
+		}
+	}
+}
+
 func (op *operation) may(m move) bool { return !slices.Contains(op.impossible, m) }
 
 // allAnswered reports whether every attempt had a definite response.
@@ -212,6 +231,9 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 		w.end()
 		parts := op.parts(w)
 		wrong := checkOutcome(parts, err)
+		if op.check != nil && wrong == "" {
+			wrong = op.check(w)
+		}
 		if done := script[:len(script)-len(w.script)]; wrong == "" && errors.Is(err, client.ErrOutcomeUnknown) &&
 			op.allAnswered(done) {
 			wrong = "outcome unknown although every attempt received a response"
@@ -230,6 +252,42 @@ func explore(t *testing.T, op operation, script []move, calls int, early bool, f
 			fired[m] += w.fired[m]
 		}
 	})
+}
+
+// orderedPublishes publishes three messages with one producer. The outcome of the last one is checked as that of other
+// operations.
+type orderedPublishes struct{ pending []*client.Pending }
+
+func (o *orderedPublishes) begin(ctx context.Context, c *client.Client) (func(context.Context) error, error) {
+	o.pending = nil
+	p, err := c.NewProducer(ctx, client.ProducerOptions{})
+	return func(ctx context.Context) error {
+		for _, body := range []string{"a", "b", "c"} {
+			o.pending = append(o.pending, p.PublishAsync(ctx, "q", client.Message{Body: []byte(body)}))
+			synctest.Wait() // separate requests
+		}
+		_ = p.Flush(ctx)
+		return errors.Join(p.Close(), o.pending[2].Err())
+	}, err
+}
+
+// check returns a description of acknowledged messages that are not stored once, in the order in which they were sent.
+func (o *orderedPublishes) check(w *world) string {
+	var want, got []string
+	for i, body := range []string{"q/a", "q/b", "q/c"} {
+		if o.pending[i].Err() == nil {
+			want = append(want, body)
+		}
+	}
+	for _, m := range w.order {
+		if slices.Contains(want, m) {
+			got = append(got, m)
+		}
+	}
+	if !slices.Equal(want, got) {
+		return fmt.Sprintf("acknowledged %v, stored %v", want, w.order)
+	}
+	return ""
 }
 
 // checkOutcome compares the last result of the application with the final state. It returns a description of the

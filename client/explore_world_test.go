@@ -40,22 +40,42 @@ const (
 	switched                  // not executed: the other site has become the primary, which the response reports
 	promoted                  // as lost; the other site was promoted, and the old primary is unaware of this
 	lossy                     // not executed, no response: promotion as in promoted, and the attempts in flight are lost
+	rehomed                   // not executed: the queues have moved to the other pair, which the response reports
+	rehomedLost               // executed before the queues move to the other pair; the response is lost
+	rehomedNever              // not executed, no response; the queues move to the other pair
 	moves
 )
 
 func (m move) String() string {
 	return [...]string{
 		"lost", "never", "late", "later", "refused", "refused-now", "denied", "not-active", "blocked", "no-active",
-		"evicted", "canceled", "canceled-first", "switched", "promoted", "lossy",
+		"evicted", "canceled", "canceled-first", "switched", "promoted", "lossy", "rehomed", "rehomed-lost",
+		"rehomed-never",
 	}[m]
 }
 
 // worldAddresses are the addresses of the active nodes of two sites.
 func worldAddresses() []string { return []string{"node:1", "node:2"} }
 
-// world is two nodes behind an interceptor, without a network: a standalone node at each of two sites. The replica has
-// the same state as the primary. Each attempt has the outcome of the next move of the script; after the end of the
-// script, every attempt succeeds. The state machine of a node maps sequences to results, as in store/queue.
+// Names of the pairs of the fleet. The home pair has a node at each of two sites, and the other pair one node, to which
+// the client is directed. All queues belong to one of the pairs.
+const (
+	homePair     = "home"
+	otherPair    = "other"
+	otherAddress = "node:3"
+)
+
+func pairOf(node string) string {
+	if node == otherAddress {
+		return otherPair
+	}
+	return homePair
+}
+
+// world is three nodes behind an interceptor, without a network: a standalone node at each of two sites, and one of
+// another pair. The replica has the same state as the primary. Each attempt has the outcome of the next move of the
+// script; after the end of the script, every attempt succeeds. The state machine of a node maps sequences to results,
+// as in store/queue.
 type world struct {
 	mu      sync.Mutex // guards the fields below
 	script  []move
@@ -69,14 +89,19 @@ type world struct {
 	reused  int                     // acks after a loss: the sequence may belong to a different message
 	currentCall
 
-	producers map[string]map[uint64]*outcome
-	evicted   map[string]bool // evicted producers
+	owner     string // pair of the queues
+	epoch     uint64 // ownership epoch
+	consumers []*worldStream
+
+	producers map[producerOf]map[uint64]*outcome
+	evicted   map[producerOf]bool // evicted producers
 	// early means that the sequences are a producer's first: a node accepts an unknown producer as a new one.
 	early   bool
 	delayed []func()
 	atEnd   []func()
 
 	stored map[string]int // copies of each message, by queue and body
+	order  []string       // all messages in their order, as in stored
 	acked  map[uint64]bool
 	purged int
 }
@@ -84,8 +109,14 @@ type world struct {
 // currentCall cancels the context of the application's current call.
 type currentCall struct{ cancelCall context.CancelFunc }
 
+// producerOf is a producer of a pair: a move of queues does not move the state of their producers.
+type producerOf struct{ pair, id string }
+
 // outcome is the result of a sequence in the log.
-type outcome struct{ refused bool }
+type outcome struct {
+	refused bool
+	moved   bool // refused because the queue belonged to the other pair
+}
 
 func newWorld(early bool, script []move) *world {
 	sites := make(map[string]*pb.SiteInfo)
@@ -96,7 +127,8 @@ func newWorld(early bool, script []move) *world {
 	}
 	return &world{
 		sites: sites, script: script, active: true, changed: make(chan struct{}),
-		producers: make(map[string]map[uint64]*outcome), evicted: make(map[string]bool), early: early,
+		producers: make(map[producerOf]map[uint64]*outcome), evicted: make(map[producerOf]bool), early: early,
+		owner: homePair, epoch: 1,
 		stored: make(map[string]int), acked: make(map[uint64]bool),
 	}
 }
@@ -159,6 +191,44 @@ func (w *world) promote(aware bool) {
 	w.announce()
 }
 
+// rehome moves the queues to the other pair. Consumers of the former owner are notified.
+func (w *world) rehome() {
+	w.epoch++
+	if w.owner == homePair {
+		w.owner = otherPair
+	} else {
+		w.owner = homePair
+	}
+	for _, s := range w.consumers {
+		if !s.over && pairOf(s.node) != w.owner {
+			s.end(notOwner(w.ownerOf("in"), false))
+		}
+	}
+	w.consumers = nil
+}
+
+// ownerOf returns the owner of a queue.
+func (w *world) ownerOf(queue string) *pb.NotOwner {
+	addresses := worldAddresses()
+	if w.owner == otherPair {
+		addresses = []string{otherAddress}
+	}
+	return &pb.NotOwner{Queue: queue, Pair: w.owner, Addresses: addresses, Epoch: w.epoch}
+}
+
+// notOwner returns the refusal of a pair that does not have a queue.
+func notOwner(owner *pb.NotOwner, settled bool) error {
+	info := &errdetails.ErrorInfo{Reason: "NOT_OWNER", Domain: "lockstep.v1"}
+	if settled {
+		info.Metadata = map[string]string{"settled": "true"}
+	}
+	st, err := status.New(codes.FailedPrecondition, "not owner").WithDetails(info, owner)
+	if err != nil {
+		return err
+	}
+	return st.Err()
+}
+
 // end executes the attempts that are still in flight.
 func (w *world) end() {
 	w.mu.Lock()
@@ -190,22 +260,30 @@ func (w *world) next() (m move, ok bool) {
 // errNoResponse means that the attempt receives no response.
 var errNoResponse = fmt.Errorf("no response")
 
-// attempt executes the next move at a node. apply changes the state, once for each sequence. The caller holds mu.
-func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bool, err error) {
+// attempt executes the next move at a node, for a request that names a queue. before is the refusal of an earlier
+// request for the queue on the same stream, or nil. apply changes the state, once for each sequence. The caller holds
+// mu.
+func (w *world) attempt(
+	node, queue string, p *pb.Producer, before *pb.NotOwner, apply func(),
+) (duplicate bool, err error) {
 	w.arrive()
 	switch {
-	case node == w.primary():
+	case node == w.primary(), node == otherAddress:
 	case w.moved.Equal(time.Now()):
 		return false, replicaError()
 	default:
 		w.stale++
 		return false, nil // a superseded primary accepts it, and the message is lost
 	}
+	r := &attempted{pairOf(node), queue, p, before, apply}
 	m, ok := w.next()
 	if !ok {
-		return w.execute(p, true, false, apply)
+		return w.execute(r, true, false)
 	}
-	execute := func() { _, _ = w.execute(p, true, false, apply) } // the response is lost
+	execute := func() { _, _ = w.execute(r, true, false) } // the response is lost
+	if node == otherAddress {
+		m = atOther(m)
+	}
 	switch m {
 	case lost:
 		execute()
@@ -214,7 +292,7 @@ func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bo
 	case later:
 		w.atEnd = append(w.atEnd, execute)
 	case refused, refusedNow:
-		return w.execute(p, m == refusedNow, true, apply)
+		return w.execute(r, m == refusedNow, true)
 	case denied:
 		return false, answer(codes.PermissionDenied, "DENIED", false)
 	case notActive:
@@ -231,9 +309,9 @@ func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bo
 	case evicted:
 		// An eviction requires very many other producers: by then, attempts in flight have arrived or never will.
 		w.atEnd = nil
-		delete(w.producers, p.GetId())
-		w.evicted[p.GetId()] = true
-		return w.execute(p, true, false, apply)
+		delete(w.producers, r.producer())
+		w.evicted[r.producer()] = true
+		return w.execute(r, true, false)
 	case canceled, canceledFirst:
 		if m == canceled {
 			execute()
@@ -250,36 +328,86 @@ func (w *world) attempt(node string, p *pb.Producer, apply func()) (duplicate bo
 		w.delayed, w.atEnd = nil, nil
 		w.lossy = w.sites[node].GetEpoch() + 1
 		w.promote(false)
+	case rehomed:
+		if r.pair == w.owner {
+			w.rehome()
+		}
+		return w.execute(r, true, false)
+	case rehomedLost:
+		execute()
+		w.rehome()
+	case rehomedNever:
+		w.rehome()
 	case never, moves:
 	}
 	return false, status.Error(codes.Unavailable, "connection reset")
 }
 
+// atOther replaces the moves that concern the sites of the home pair by similar ones.
+func atOther(m move) move {
+	switch m {
+	case switched:
+		return notActive
+	case promoted:
+		return lost
+	case lossy:
+		return never
+	}
+	return m
+}
+
+// attempted is a request at a pair.
+type attempted struct {
+	pair, queue string
+	p           *pb.Producer
+	before      *pb.NotOwner // see attempt
+	apply       func()
+}
+
+func (r *attempted) producer() producerOf { return producerOf{r.pair, r.p.GetId()} }
+
+// refusal returns the refusal of a request.
+func (w *world) refusal(r *attempted, o *outcome, settled bool) error {
+	if o.moved && r.before != nil {
+		return notOwner(r.before, settled)
+	}
+	if o.moved && r.pair != w.owner {
+		return notOwner(w.ownerOf(r.queue), settled)
+	}
+	if o.moved { // the queue has been moved back
+		return answer(codes.NotFound, "QUEUE_NOT_FOUND", settled)
+	}
+	return answer(codes.ResourceExhausted, "QUEUE_FULL", settled)
+}
+
 // execute executes a request as a node does: it returns a known result, refuses the request, or applies it.
-func (w *world) execute(p *pb.Producer, knowsRetries, full bool, apply func()) (duplicate bool, err error) {
-	retry := p.GetRetry() && knowsRetries
-	known := w.producers[p.GetId()]
-	if known == nil && (w.evicted[p.GetId()] && !w.early || len(w.evicted) > 0 && retry) {
+func (w *world) execute(r *attempted, knowsRetries, full bool) (duplicate bool, err error) {
+	moved := r.pair != w.owner || r.before != nil
+	knowsRetries = knowsRetries || moved
+	retry := r.p.GetRetry() && knowsRetries
+	known := w.producers[r.producer()]
+	if known == nil && (w.evicted[r.producer()] && !w.early || len(w.evicted) > 0 && retry) {
 		return false, answer(codes.OutOfRange, "PRODUCER_UNKNOWN", false)
 	}
-	if before := known[p.GetSequence()]; before != nil {
+	if before := known[r.p.GetSequence()]; before != nil {
 		if before.refused {
-			return false, answer(codes.ResourceExhausted, "QUEUE_FULL", true)
+			return false, w.refusal(r, before, true)
 		}
 		return true, nil
 	}
-	if full && !retry {
-		return false, answer(codes.ResourceExhausted, "QUEUE_FULL", false)
+	result := &outcome{refused: full || moved, moved: moved}
+	if result.refused && !retry {
+		return false, w.refusal(r, result, false)
 	}
 	if known == nil {
 		known = make(map[uint64]*outcome)
-		w.producers[p.GetId()] = known
+		w.producers[r.producer()] = known
 	}
-	known[p.GetSequence()] = &outcome{refused: full}
-	if full {
-		return false, answer(codes.ResourceExhausted, "QUEUE_FULL", true)
+	known[r.p.GetSequence()] = result
+	if result.refused {
+		return false, w.refusal(r, result, true)
 	}
-	apply()
+	r.apply()
 	return false, nil
 }
 
@@ -299,12 +427,19 @@ func answer(code codes.Code, reason string, settled bool) error {
 func (w *world) publish(queue string, ms []*pb.Message) {
 	for _, m := range ms {
 		w.stored[queue+"/"+string(m.GetBody())]++
+		w.order = append(w.order, queue+"/"+string(m.GetBody()))
 	}
 }
 
 // status returns the status of a node. A superseded primary remains active.
 func (w *world) status(node string) *pb.GetStatusResponse {
 	role := pb.Role_ROLE_STANDBY
+	if node == otherAddress {
+		if w.active {
+			role = pb.Role_ROLE_ACTIVE
+		}
+		return &pb.GetStatusResponse{Role: role, Pair: &pb.PairStatus{PairId: node, Term: 1}}
+	}
 	if w.active || w.sites[node].GetRole() == pb.SiteRole_SITE_ROLE_PRIMARY && node != w.primary() {
 		role = pb.Role_ROLE_ACTIVE
 	}
@@ -337,11 +472,11 @@ func (w *world) unary(
 		for range r.GetOperations() {
 			resp.Results = append(resp.Results, &pb.OperationResult{})
 		}
-		duplicate, err := w.attempt(node, r.GetProducer(), func() { w.commit(r) })
+		duplicate, err := w.attempt(node, "q", r.GetProducer(), nil, func() { w.commit(r) })
 		resp.Duplicate = duplicate
 		return w.reply(ctx, reply, resp, err)
 	case *pb.PurgeQueueRequest:
-		_, err := w.attempt(node, proto.CloneOf(r.GetProducer()), func() { w.purged++ })
+		_, err := w.attempt(node, "q", proto.CloneOf(r.GetProducer()), nil, func() { w.purged++ })
 		return w.reply(ctx, reply, &pb.PurgeQueueResponse{}, err)
 	default:
 		return status.Errorf(codes.Unimplemented, "%T", req)
@@ -386,6 +521,7 @@ func (w *world) stream(
 ) (grpc.ClientStream, error) {
 	return &worldStream{
 		world: w, node: nodeOf(cc), ctx: ctx, answers: make(chan proto.Message, 100), ended: make(chan error, 1),
+		refused: map[string]*pb.NotOwner{},
 	}, nil
 }
 
@@ -397,7 +533,10 @@ type worldStream struct {
 	answers chan proto.Message
 	ended   chan error // capacity 1
 	over    bool       // guarded by world.mu
-	through uint64     // sequence of the last request before the one that ended a publish stream; guarded by world.mu
+	// refused contains the refusals of a publish stream, by queue. Guarded by world.mu.
+	refused map[string]*pb.NotOwner
+	// through is the sequence of the last request before the one that ended a publish stream. Guarded by world.mu.
+	through uint64
 }
 
 func (s *worldStream) Header() (metadata.MD, error) { return nil, nil }
@@ -474,8 +613,12 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 			return
 		}
 		resp := &pb.PublishStreamResponse{Correlation: r.GetCorrelation(), AcceptsMore: true}
-		duplicate, err := s.world.attempt(s.node, r.GetPublish().GetProducer(), func() {
-			s.world.publish(r.GetPublish().GetQueue(), r.GetPublish().GetMessages())
+		queue := r.GetPublish().GetQueue()
+		if r.GetResumes() {
+			delete(s.refused, queue)
+		}
+		duplicate, err := s.world.attempt(s.node, queue, r.GetPublish().GetProducer(), s.refused[queue], func() {
+			s.world.publish(queue, r.GetPublish().GetMessages())
 		})
 		if err == errNoResponse { //nolint:errorlint // it is never wrapped
 			return
@@ -487,28 +630,46 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 			}
 		}
 		s.through = r.GetCorrelation()
-		switch st.Code() {
-		case codes.OK:
+		resp.Error = requestError(st)
+		switch code := st.Code(); {
+		case code == codes.OK:
 			resp.Published = &pb.PublishResponse{Duplicate: duplicate}
-		case codes.Unavailable, codes.FailedPrecondition, codes.PermissionDenied:
+		case resp.GetError().GetNotOwner() != nil:
+			s.refused[queue] = resp.GetError().GetNotOwner()
+		case slices.Contains([]codes.Code{codes.Unavailable, codes.FailedPrecondition, codes.PermissionDenied}, code):
 			s.end(err)
 			return
-		default:
-			resp.Error = &pb.RequestError{Code: uint32(st.Code()), Message: st.Message()}
-			for _, d := range st.Details() {
-				if info, ok := d.(*errdetails.ErrorInfo); ok {
-					resp.Error.Reason, resp.Error.Settled = info.GetReason(), info.GetMetadata()["settled"] == "true"
-				}
-			}
 		}
 		s.answers <- resp
 	}
+}
+
+// requestError converts a status to the error in a response of a stream; nil for no error.
+func requestError(st *status.Status) *pb.RequestError {
+	if st.Code() == codes.OK {
+		return nil
+	}
+	e := &pb.RequestError{Code: uint32(st.Code()), Message: st.Message()}
+	for _, d := range st.Details() {
+		switch d := d.(type) {
+		case *errdetails.ErrorInfo:
+			e.Reason, e.Settled = d.GetReason(), d.GetMetadata()["settled"] == "true"
+		case *pb.NotOwner:
+			e.NotOwner = d
+		}
+	}
+	return e
 }
 
 // consume handles a request that attaches or acknowledges. The queue contains one message, with sequence 1. An ack
 // needs no producer, because it is idempotent.
 func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetAttach() != nil {
+		if pairOf(s.node) != s.world.owner {
+			s.end(notOwner(s.world.ownerOf(r.GetAttach().GetQueue()), false))
+			return
+		}
+		s.world.consumers = append(s.world.consumers, s)
 		resp := &pb.ConsumeResponse{Attached: true}
 		if !s.world.acked[1] {
 			resp.Messages = []*pb.StoredMessage{{Sequence: 1, Message: &pb.Message{Body: []byte("x")}}}
@@ -518,10 +679,10 @@ func (s *worldStream) consume(r *pb.ConsumeRequest) {
 	if r.GetConfirm() == 0 {
 		return
 	}
-	_, err := s.world.attempt(s.node, &pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false},
-		func() { s.world.ack(r.GetAck()) })
+	_, err := s.world.attempt(s.node, "in", &pb.Producer{Id: fmt.Sprintf("%p", r), Sequence: 1, Retry: false},
+		nil, func() { s.world.ack(r.GetAck()) })
 	switch {
-	case err == errNoResponse: //nolint:errorlint // it is never wrapped
+	case err == errNoResponse, s.over: //nolint:errorlint // it is never wrapped
 	case err != nil:
 		s.end(err)
 	default:

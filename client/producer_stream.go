@@ -140,7 +140,30 @@ func (pl *pipeline) takeBack(s *pb.Submitted) {
 			pl.bytes += r.bytes
 		}
 	}
+	pl.takeRefused()
 	pl.producer.completeMoves(pl)
+}
+
+// takeRefused moves the publishes that the stream has certainly refused, although it has ended without these responses,
+// to their routes: after it has refused a request because of the owner of its queue, a node refuses all later requests
+// for the queue on the same stream. If they were sent again, a node to which the queue has returned would execute them
+// before the refused request. mu is held.
+func (pl *pipeline) takeRefused() {
+	sent := pl.sent
+	for i := range pl.inFlight.len() {
+		r := pl.inFlight.pop()
+		rt := r.entries[0].route
+		if i >= sent || r.repeated || rt == nil || !rt.moving || rt.pl != pl {
+			pl.inFlight.push(r)
+			continue
+		}
+		pl.sent--
+		pl.unanswered -= r.messages
+		for _, e := range r.entries {
+			e.taken = false
+			rt.refused.push(e)
+		}
+	}
 }
 
 func (pl *pipeline) waitForWork(ctx context.Context) bool {
