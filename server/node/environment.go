@@ -22,8 +22,8 @@ import (
 type Environment struct {
 	// Listen binds the ports of the node for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to the other node, a voter, a trace collector or a token issuer. The error syscall.ECONNREFUSED
-	// means that no process listens at the address.
+	// Dial connects to the other node, a voter, the etcd of a fleet, a trace collector or a token issuer. The error
+	// syscall.ECONNREFUSED means that no process listens at the address.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Coordinator connects to the coordinator of the pair. It replaces the coordinator that coordinator.type
 	// selects. The node closes the connection.

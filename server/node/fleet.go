@@ -61,7 +61,7 @@ func (n *node) openFleetClient() (*clientv3.Client, error) {
 	e := n.cfg.Coordinator.Etcd
 	o := etcdconn.Options{
 		Endpoints: n.cfg.FleetEndpoints(), Username: e.Username, Password: e.Password,
-		RequestTimeout: e.DialTimeout.Std(), Logger: n.log.Named("fleet"),
+		RequestTimeout: e.DialTimeout.Std(), DialOptions: n.environment.dialOptions(nil), Logger: n.log.Named("fleet"),
 	}
 	if n.secrets.etcd != nil {
 		o.TLS, o.Credentials = n.secrets.etcd.Dial(), n.secrets.etcd.Credentials(nil)
