@@ -10,6 +10,7 @@ suites=(
   "./test/mutation 60m"
   "./test/simulation 60m"
   "./test/sites 60m"
+  "./test/fleets 60m"
   "./test/guard 60m"
   "./test/ratios 15m"
   "./cmd/lockstep-lab/internal/lab 30m"

@@ -95,6 +95,18 @@ func TestMoveOperations(t *testing.T) {
 	require.Empty(t, slices.Collect((&Op{Code: OpAck, Count: 1, Raw: []byte{1, 1, 1}}).StatePairs))
 }
 
+// Queues with a tag in their names can be moved.
+func TestImportQueueWithTag(t *testing.T) {
+	payload := build(t, func(b *Builder) {
+		b.ImportBegin(300, "pair-1", []ImportQueue{{Name: "orders{customer-7}", Source: 3}})
+	})
+	var r Reader
+	require.NoError(t, r.Reset(payload))
+	op, err := r.Next()
+	require.NoError(t, err)
+	require.Equal(t, []ImportQueue{{Name: "orders{customer-7}", Source: 3}}, slices.Collect(op.Moved))
+}
+
 // Invalid operations are rejected by the builder, and by the reader if they can be encoded.
 func TestMalformedMoves(t *testing.T) {
 	rec, err := AppendMessage(nil, 1, nil, nil, nil)

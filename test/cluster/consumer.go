@@ -39,7 +39,7 @@ type rawConsumer struct {
 // run consumes on consecutive streams until ctx is done.
 func (c *rawConsumer) run(ctx context.Context) {
 	for ctx.Err() == nil {
-		address, err := c.w.activeNode(ctx)
+		address, err := c.w.activeNode(ctx, c.queue)
 		if err != nil {
 			return
 		}
@@ -55,7 +55,7 @@ func (c *rawConsumer) stream(ctx context.Context, address string) {
 	var watcher sync.WaitGroup
 	watcher.Go(func() {
 		defer cancel()
-		c.w.untilReplaced(ctx, address)
+		c.w.untilReplaced(ctx, address, c.queue)
 	})
 	defer watcher.Wait()
 	defer cancel()

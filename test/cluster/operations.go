@@ -244,8 +244,14 @@ func (a *application) checkError(o *historycheck.Operation, err error) {
 	if o.Outcome != historycheck.Refused {
 		return
 	}
+	_, moves := a.w.pair.(Locator)
+	if moves && o.Kind != historycheck.KindPublish { // a delivery of the former owner of the queue
+		allowed = append(allowed, client.ErrInvalid)
+	}
 	if known, ok := errors.AsType[*client.Error](err); ok {
 		switch {
+		case known.Reason == "CROSS_PAIR" && o.Kind == historycheck.KindTxn && moves:
+			return
 		case known.Reason == "QUEUE_PAUSED", known.Reason == "ACK_DEADLINE_EXPIRED" && o.Kind == historycheck.KindAck:
 			return
 		}

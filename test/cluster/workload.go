@@ -101,6 +101,12 @@ type Target interface {
 	Digests(ctx context.Context) ([]historycheck.Digest, error)
 }
 
+// Locator is implemented by a Target that consists of several pairs, of which each has some of the queues.
+type Locator interface {
+	// Locate returns the client address of the active node that has a queue.
+	Locate(ctx context.Context, queue string) (address string, err error)
+}
+
 // Workload publishes to and consumes from queues that it creates, and records all responses.
 type Workload struct {
 	pair    Target
@@ -220,8 +226,16 @@ func (w *Workload) kept() []string {
 // History returns the history recorded so far.
 func (w *Workload) History() *historycheck.History { return w.history }
 
-// activeNode waits until the client has found an active node, and returns its address.
-func (w *Workload) activeNode(ctx context.Context) (string, error) {
+// activeNode waits until the client has found an active node, and returns its address. If the target is a Locator, it
+// is the node that has the queue.
+func (w *Workload) activeNode(ctx context.Context, queue string) (string, error) {
+	if l, is := w.pair.(Locator); is {
+		address, err := l.Locate(ctx, queue)
+		if err != nil {
+			return "", fmt.Errorf("workload: %w", err)
+		}
+		return address, nil
+	}
 	active, err := w.client.WaitActive(ctx)
 	if err != nil {
 		return "", fmt.Errorf("workload: %w", err)
@@ -229,10 +243,10 @@ func (w *Workload) activeNode(ctx context.Context) (string, error) {
 	return active.Address, nil
 }
 
-// untilReplaced waits until the node at an address is no longer active, or ctx is done.
-func (w *Workload) untilReplaced(ctx context.Context, address string) {
+// untilReplaced waits until the node at an address is no longer the active node of a queue, or ctx is done.
+func (w *Workload) untilReplaced(ctx context.Context, address, queue string) {
 	for ctx.Err() == nil {
-		if now, err := w.activeNode(ctx); err != nil || now != address {
+		if now, err := w.activeNode(ctx, queue); err != nil || now != address {
 			return
 		}
 		wait(ctx, activeCheck)

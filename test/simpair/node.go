@@ -3,6 +3,7 @@
 package simpair
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,8 +53,8 @@ type Node struct {
 }
 
 // Launch starts a node on the host of its listen address, and waits until it listens or has ended. Launch sets the
-// node's environment. If o.FS is nil, the node uses w.Disk for a data directory from World.Dir, and the filesystem
-// of the operating system for any other directory.
+// node's environment, except that a boot ID in o is used. If o.FS is nil, the node uses w.Disk for a data directory
+// from World.Dir, and the filesystem of the operating system for any other directory.
 func (w *World) Launch(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	w.awaitKilled(c.Data.Dir)
@@ -81,7 +82,7 @@ func (w *World) Launch(c config.Config, o node.Options) *Node {
 		o.Version = "test"
 	}
 	e := &o.Environment
-	e.Listen, e.Dial, e.BootID = n.process.Listen, n.process.Dial, "boot"
+	e.Listen, e.Dial, e.BootID = n.process.Listen, n.process.Dial, cmp.Or(e.BootID, "boot")
 	if c.Coordinator.Type == config.CoordinatorEtcd && e.Coordinator == nil {
 		e.Coordinator = n.connectCoordinator
 	}

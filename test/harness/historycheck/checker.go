@@ -227,8 +227,13 @@ func (c *checker) lsns() {
 		producer uint32
 		txn      ID // the first message of an application's transaction
 	}
-	seen := map[uint64]origin{}
-	byQueue := map[string][]*Publish{}
+	type number struct {
+		pair string
+		lsn  uint64
+	}
+	type log struct{ pair, queue string }
+	seen := map[number]origin{}
+	byQueue := map[log][]*Publish{}
 	txns := map[ID]ID{}
 	for _, o := range c.h.Operations {
 		for _, id := range o.Parts {
@@ -248,11 +253,18 @@ func (c *checker) lsns() {
 				mine.queue = p.Queue
 			}
 		}
-		if other, taken := seen[p.LSN]; taken && other != mine {
+		pair := ""
+		if c.h.PairOf != nil {
+			if pair = c.h.PairOf(p.Address); pair == "" {
+				continue
+			}
+		}
+		n, l := number{pair, p.LSN}, log{pair, p.Queue}
+		if other, taken := seen[n]; taken && other != mine {
 			c.report(RuleTwoTerms, "LSN %d was acknowledged to %+v and to %+v", p.LSN, other, mine)
 		}
-		seen[p.LSN] = mine
-		byQueue[p.Queue] = append(byQueue[p.Queue], p)
+		seen[n] = mine
+		byQueue[l] = append(byQueue[l], p)
 	}
 	for queue, acked := range byQueue {
 		slices.SortFunc(acked, func(a, b *Publish) int { return cmp.Compare(a.Sequence, b.Sequence) })
@@ -260,7 +272,7 @@ func (c *checker) lsns() {
 			if a, b := acked[i-1], acked[i]; a.LSN > b.LSN {
 				c.report(RuleTwoTerms, "queue %s: sequence %d was acknowledged with LSN %d, but the earlier sequence %d with "+
 					"the later LSN %d",
-					queue, b.Sequence, b.LSN, a.Sequence, a.LSN)
+					queue.queue, b.Sequence, b.LSN, a.Sequence, a.LSN)
 			}
 		}
 	}

@@ -134,6 +134,9 @@ type History struct {
 	Digests []Digest
 	// Notes are the actions of the test, with their times, such as "kill a".
 	Notes []string
+	// PairOf returns the name of the pair of a node's address, or "" if it is unknown, in a fleet. Each pair has separate
+	// LSNs. nil: all nodes belong to one pair.
+	PairOf func(address string) string
 	// Broken are violations detected during the workload, such as a corrupt body.
 	Broken []Violation
 }
