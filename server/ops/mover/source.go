@@ -95,7 +95,7 @@ func (m *Manager) Messages(
 		Buffer: new(store.ReadBuffer),
 	}
 	var list []store.Delivery
-	for {
+	for from := r.From; ; {
 		var next uint64
 		var err error
 		list, next, err = m.o.Store.Read(ctx, r, list[:0])
@@ -108,7 +108,7 @@ func (m *Manager) Messages(
 		if len(list) == 0 {
 			return nil
 		}
-		resp := &pb.PullMessagesResponse{From: r.From}
+		resp := &pb.PullMessagesResponse{From: from}
 		for i := range list {
 			resp.Sequences = append(resp.Sequences, list[i].Sequence)
 			resp.Records = append(resp.Records, list[i].Record)
@@ -116,7 +116,8 @@ func (m *Manager) Messages(
 		if err := send(resp); err != nil {
 			return err
 		}
-		r.From = next
+		// No message between the last one and next is live, but the next response must not leave a gap.
+		from, r.From = list[len(list)-1].Sequence+1, next
 	}
 }
 
