@@ -3,14 +3,15 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
 
-	"github.com/lockstep-mq/lockstep/store/crc"
 	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/tree"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -21,31 +22,55 @@ type StatePart struct {
 	Last bool
 }
 
+const (
+	// maxPartUnwritten and maxDigestUnwritten limit the number of message IDs that an export collects from memory, which
+	// takes some time. With more, it writes a checkpoint first. Each part of the state collects them again.
+	maxPartUnwritten   = 10_000
+	maxDigestUnwritten = 1_000_000
+)
+
 // ExportState returns the pairs of the state of a queue that follow the given key, for a txn.OpImportState. The queue
 // must be fenced, or complete and incoming, under the epoch. after is empty for the first part. The values of the pairs
 // have at most about maxBytes bytes, but there is at least one pair. The messages of the queue can be read with Read.
 //
-// If the queue has message IDs that are not in page.db yet, ExportState writes a checkpoint. Errors: ErrNotFenced,
+// If the queue has many message IDs that are not in page.db yet, ExportState writes a checkpoint. Errors: ErrNotFenced,
 // ErrClosed, ErrFailed, index.ErrCorrupt, and the errors of Checkpoint.
 func (s *Store) ExportState(ctx context.Context, id, epoch uint64, after []byte, maxBytes int) (StatePart, error) {
-	for written := false; ; written = true {
-		if err := s.Usable(); err != nil {
+	p := partBuilder{left: maxBytes}
+	if err := s.exportMemory(id, epoch, after, &p); err != nil {
+		return StatePart{}, err
+	}
+	if len(p.pairs) == 0 {
+		if err := s.exportIDs(ctx, id, after, maxPartUnwritten, p.add); err != nil {
 			return StatePart{}, err
-		}
-		p := partBuilder{left: maxBytes}
-		inTree, err := s.exportMemory(id, epoch, after, &p)
-		switch {
-		case err != nil:
-			return StatePart{}, err
-		case len(p.pairs) > 0:
-			return StatePart{Pairs: p.pairs}, nil
-		case inTree || written:
-			return s.exportIDs(id, after, &p)
-		}
-		if _, err := s.Checkpoint(ctx); err != nil {
-			return StatePart{}, fmt.Errorf("export message IDs: %w", err)
 		}
 	}
+	return StatePart{Pairs: p.pairs, Last: len(p.pairs) == 0}, nil
+}
+
+// WriteIDs writes a checkpoint if a queue has many message IDs that are not in page.db yet, so that the next
+// ExportState needs none. It reports whether it has written one. Errors: ErrNoQueue, ErrClosed, ErrFailed, and those of
+// Checkpoint.
+func (s *Store) WriteIDs(ctx context.Context, id uint64) (written bool, _ error) {
+	if err := s.Usable(); err != nil {
+		return false, err
+	}
+	s.mu.RLock()
+	q, unwritten := s.state.Queue(id), 0
+	if q != nil {
+		unwritten = q.UnwrittenIDs()
+	}
+	s.mu.RUnlock()
+	switch {
+	case q == nil:
+		return false, fmt.Errorf("%w: queue %d", ErrNoQueue, id)
+	case unwritten <= maxPartUnwritten/4: // more are added until the fence
+		return false, nil
+	}
+	if _, err := s.Checkpoint(ctx); err != nil {
+		return false, fmt.Errorf("write message IDs: %w", err)
+	}
+	return true, nil
 }
 
 // partBuilder collects pairs of one kind.
@@ -64,116 +89,140 @@ func (b *partBuilder) add(p txn.StatePair) bool {
 	return true
 }
 
-// exportMemory adds the pairs in memory. inTree reports whether all message IDs are in the tree.
-func (s *Store) exportMemory(id, epoch uint64, after []byte, b *partBuilder) (inTree bool, err error) {
+// exportMemory adds the pairs in memory, without message IDs.
+func (s *Store) exportMemory(id, epoch uint64, after []byte, b *partBuilder) error {
+	if err := s.Usable(); err != nil {
+		return err
+	}
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	q := s.state.Queue(id)
-	if q == nil || !s.state.Exportable(q, epoch) {
-		return false, fmt.Errorf("%w: queue %d, epoch %d", ErrNotFenced, id, epoch)
+	q, err := s.exportable(id, epoch)
+	if err != nil {
+		return err
 	}
 	for p := range s.state.ExportedState(q, after) {
 		if !b.add(p) {
 			break
 		}
 	}
-	return q.IDsWritten(), nil
+	return nil
 }
 
-// exportIDs adds the message IDs in the tree.
-func (s *Store) exportIDs(id uint64, after []byte, b *partBuilder) (StatePart, error) {
-	pages := s.pages.Acquire()
-	defer s.pages.Release()
-	keys := queue.ExportedIDs(id, after)
-	s.mu.RLock()
-	guard := pages.File.ReadGuard() // acquired before the view, so that no page of the view is overwritten
-	view := pages.Index.View()
-	s.mu.RUnlock()
-	defer guard.Release()
-	it := view.Scan(keys.From, keys.To)
+// exportable returns a queue of which the state does not change. s.mu must be held.
+func (s *Store) exportable(id, epoch uint64) (*queue.Queue, error) {
+	q := s.state.Queue(id)
+	if q == nil || !s.state.Exportable(q, epoch) {
+		return nil, fmt.Errorf("%w: queue %d, epoch %d", ErrNotFenced, id, epoch)
+	}
+	return q, nil
+}
+
+// exportIDs calls add with the message IDs that follow a key, until add returns false. If more than most of them are
+// not in the tree, it writes a checkpoint first.
+func (s *Store) exportIDs(
+	ctx context.Context, id uint64, after []byte, most int, add func(txn.StatePair) bool,
+) error {
+	for written := false; ; written = true {
+		pages := s.pages.Acquire()
+		keys := queue.ExportedIDs(id, after)
+		s.mu.RLock()
+		var unwritten []txn.StatePair
+		q := s.state.Queue(id)
+		many := q != nil && !written && q.UnwrittenIDs() > most
+		if q != nil && !many {
+			unwritten = q.ExportedUnwritten(after)
+		}
+		guard := pages.File.ReadGuard() // acquired before the view, so that no page of the view is overwritten
+		view := pages.Index.View()
+		s.mu.RUnlock()
+		var err error
+		if !many {
+			err = s.mergeIDs(view.Scan(keys.From, keys.To), unwritten, add)
+		}
+		guard.Release()
+		s.pages.Release()
+		if !many || err != nil {
+			return err
+		}
+		if _, err := s.Checkpoint(ctx); err != nil {
+			return fmt.Errorf("export message IDs: %w", err)
+		}
+	}
+}
+
+// mergeIDs calls add with the pairs of the iterator and those that are not in the tree, in order.
+func (s *Store) mergeIDs(it *tree.Iterator, unwritten []txn.StatePair, add func(txn.StatePair) bool) error {
 	for it.Next() {
 		s.mu.RLock()
 		p, ok, err := s.state.ExportedID(it.Key(), it.Value())
 		s.mu.RUnlock()
 		if err != nil {
-			return StatePart{}, s.repair.IndexError(fmt.Errorf("%w: %w", index.ErrCorrupt, err))
+			return s.repair.IndexError(fmt.Errorf("%w: %w", index.ErrCorrupt, err))
 		}
-		if ok && !b.add(p) {
-			break
+		if !ok {
+			continue
+		}
+		for len(unwritten) > 0 && bytes.Compare(unwritten[0].Key, p.Key) <= 0 {
+			ok = ok && !bytes.Equal(unwritten[0].Key, p.Key)
+			if !add(unwritten[0]) {
+				return nil
+			}
+			unwritten = unwritten[1:]
+		}
+		if ok && !add(p) {
+			return nil
 		}
 	}
 	if err := it.Err(); err != nil {
-		return StatePart{}, s.repair.IndexError(err)
+		return s.repair.IndexError(err)
 	}
-	return StatePart{Pairs: b.pairs, Last: len(b.pairs) == 0}, nil
+	for _, p := range unwritten {
+		if !add(p) {
+			break
+		}
+	}
+	return nil
 }
 
-// MoveDigest is a digest of the contents of a queue that is comparable between pairs.
-type MoveDigest struct {
-	// SHA256 covers the live messages with their sequences, and the state of the queue.
-	SHA256   [sha256.Size]byte
-	Messages uint64
-}
+const digestStateBytes = 1 << 20
 
-const (
-	digestStateBytes    = 1 << 20
-	digestReadBytes     = 1 << 20
-	digestReadMessages  = 1000
-	digestMessageHeader = 16 // sequence, length, CRC32C
-)
-
-// DigestMoved returns the digest of a queue that is fenced, or complete and incoming, under the epoch. The digests of
-// both are equal. It reads all live messages. The errors are those of ExportState and Read.
-func (s *Store) DigestMoved(ctx context.Context, id, epoch uint64) (d MoveDigest, err error) {
+// DigestState returns the digest of the state of a queue that is fenced, or complete and incoming, under the epoch, and
+// the number of its messages. The digests of both are equal. The errors are those of ExportState.
+func (s *Store) DigestState(ctx context.Context, id, epoch uint64) (sum [sha256.Size]byte, messages uint64, _ error) {
 	h := sha256.New()
 	var after []byte
-	for {
-		part, err := s.ExportState(ctx, id, epoch, after, digestStateBytes)
-		if err != nil {
-			return d, err
+	add := func(p txn.StatePair) bool {
+		var lengths [8]byte
+		binary.LittleEndian.PutUint32(lengths[:], uint32(len(p.Key)))
+		binary.LittleEndian.PutUint32(lengths[4:], uint32(len(p.Value)))
+		for _, b := range [...][]byte{lengths[:], p.Key, p.Value} {
+			_, _ = h.Write(b) // never fails
 		}
-		if part.Last {
-			break
-		}
-		for _, p := range part.Pairs {
-			var lengths [8]byte
-			binary.LittleEndian.PutUint32(lengths[:], uint32(len(p.Key)))
-			binary.LittleEndian.PutUint32(lengths[4:], uint32(len(p.Value)))
-			for _, b := range [...][]byte{lengths[:], p.Key, p.Value} {
-				_, _ = h.Write(b) // never fails
-			}
-			after = p.Key
-		}
-	}
-	req := ReadRequest{
-		Queue: id, From: 1, MaxMessages: digestReadMessages, MaxBytes: digestReadBytes, Buffer: new(ReadBuffer),
+		after = p.Key
+		return true
 	}
 	for {
-		messages, next, err := s.Read(ctx, req, nil)
-		if err != nil {
-			return d, fmt.Errorf("digest of queue %d: %w", id, err)
+		part := partBuilder{left: digestStateBytes}
+		if err := s.exportMemory(id, epoch, after, &part); err != nil {
+			return sum, 0, err
 		}
-		if len(messages) == 0 {
+		if len(part.pairs) == 0 {
 			break
 		}
-		for _, m := range messages {
-			var b [digestMessageHeader]byte
-			binary.LittleEndian.PutUint64(b[:], m.Sequence)
-			binary.LittleEndian.PutUint32(b[8:], uint32(len(m.Record)))
-			binary.LittleEndian.PutUint32(b[12:], crc.Of(m.Record))
-			_, _ = h.Write(b[:])
+		for _, p := range part.pairs {
+			add(p)
 		}
-		d.Messages += uint64(len(messages))
-		req.From = next
 	}
-	h.Sum(d.SHA256[:0])
+	if err := s.exportIDs(ctx, id, after, maxDigestUnwritten, add); err != nil {
+		return sum, 0, err
+	}
 	// The queue may have been changed or taken in the meantime.
 	s.mu.RLock()
-	q := s.state.Queue(id)
-	same := q != nil && s.state.Exportable(q, epoch)
-	s.mu.RUnlock()
-	if !same {
-		return MoveDigest{}, fmt.Errorf("%w: queue %d, epoch %d", ErrNotFenced, id, epoch)
+	defer s.mu.RUnlock()
+	q, err := s.exportable(id, epoch)
+	if err != nil {
+		return sum, 0, err
 	}
-	return d, nil
+	h.Sum(sum[:0])
+	return sum, q.Messages(), nil
 }

@@ -162,21 +162,23 @@ func TestMoveBetweenStores(t *testing.T) {
 		complete = part.Last
 	}
 	require.Len(t, kinds, 7, "q, s, a, d, h, g and e")
-	want, err := from.s.DigestMoved(t.Context(), source, 20)
+	want, messages, err := from.s.DigestState(t.Context(), source, 20)
 	require.NoError(t, err)
-	require.Greater(t, want.Messages, uint64(300))
-	got, err := to.s.DigestMoved(t.Context(), target, 20)
+	require.Greater(t, messages, uint64(300))
+	got, copied, err := to.s.DigestState(t.Context(), target, 20)
 	require.NoError(t, err)
 	require.Equal(t, want, got)
+	require.Equal(t, messages, copied)
+	compareMessages(from, to, source, target)
 
 	commit(func(b *txn.Builder) { b.TakeMoved(20) })
 	to.check()
-	_, err = to.s.DigestMoved(t.Context(), target, 20)
+	_, _, err = to.s.DigestState(t.Context(), target, 20)
 	require.ErrorIs(t, err, store.ErrNotFenced)
 	info, err := query.QueueByName(to.s, "q")
 	require.NoError(t, err)
 	require.Equal(t, target, info.ID)
-	require.Equal(t, want.Messages, info.Messages)
+	require.Equal(t, messages, info.Messages)
 	for sub := range uint32(2) {
 		require.Equal(t, unacknowledged(from, source, sub+1), unacknowledged(to, target, sub+1))
 	}
@@ -208,6 +210,100 @@ func TestMoveBetweenStores(t *testing.T) {
 	from.check()
 	_, err = query.QueueByName(from.s, "q")
 	require.ErrorIs(t, err, store.ErrNoQueue)
+}
+
+// compareMessages compares the digests of all live messages of a queue with those of its copy, in parts.
+func compareMessages(from, to *node, source, target uint64) {
+	next, parts := uint64(1), 0
+	for {
+		list, _, err := from.s.Read(from.t.Context(), store.ReadRequest{Queue: source, From: next, MaxMessages: 1}, nil)
+		require.NoError(from.t, err)
+		if len(list) == 0 {
+			break
+		}
+		end := list[0].Sequence + 40
+		want, err := from.s.DigestMessages(from.t.Context(), store.DigestRequest{
+			Queue: source, From: next, To: end, MaxBytes: 3_000,
+		})
+		require.NoError(from.t, err)
+		got, err := to.s.DigestMessages(to.t.Context(), store.DigestRequest{
+			Queue: target, From: next, To: want.Next, Only: want.Lengths, Urgent: true,
+		})
+		require.NoError(to.t, err)
+		require.Equal(to.t, want.SHA256, got.SHA256)
+		require.Equal(to.t, want.Bytes, got.Bytes)
+		require.Greater(to.t, want.Next, next)
+		next = want.Next
+		parts++
+	}
+	require.Greater(from.t, parts, 5)
+}
+
+// A digest selects the live messages of another copy. It differs if a message or its sequence differs.
+func TestDigestMessages(t *testing.T) {
+	n := openNode(t, options(memfs.New()))
+	ids := map[string]uint64{}
+	for _, name := range []string{"a", "same", "changed", "late"} {
+		n.ok(func(b *txn.Builder) { b.CreateQueue(name, txn.Config{}, "s") })
+		info, err := query.QueueByName(n.s, name)
+		require.NoError(t, err)
+		ids[name] = info.ID
+		if name == "late" { // the sequences differ
+			n.ok(func(b *txn.Builder) {
+				b.BeginPublish(info.ID)
+				b.MessageWith(1_000, nil, nil, nil)
+				b.EndPublish()
+			})
+		}
+		for i := range 30 {
+			n.ok(func(b *txn.Builder) {
+				b.BeginPublish(info.ID)
+				for j := range 100 {
+					body := fmt.Sprint(i, ".", j)
+					if name == "changed" && i == 20 && j == 50 {
+						body = "20.5x"
+					}
+					b.MessageWith(1_000, nil, nil, []byte(body))
+				}
+				b.EndPublish()
+			})
+			if i == 15 {
+				_, err := n.s.Checkpoint(t.Context())
+				require.NoError(t, err)
+			}
+		}
+	}
+	for _, r := range []txn.Range{
+		{First: 1, Last: 7}, {First: 9, Last: 9}, {First: 100, Last: 2000}, {First: 2991, Last: 3000},
+	} {
+		n.ok(func(b *txn.Builder) { b.Ack(ids["a"], 1, r) })
+	}
+	want, err := n.s.DigestMessages(t.Context(), store.DigestRequest{Queue: ids["a"], From: 1, To: 3001})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{7, 1, 1, 90, 1901, 990, 10}, want.Lengths)
+	require.Equal(t, uint64(3001), want.Next)
+	digest := func(queue string, only []uint64) (store.MessageDigest, error) {
+		return n.s.DigestMessages(t.Context(), store.DigestRequest{Queue: ids[queue], From: 1, To: 3001, Only: only})
+	}
+	got, err := digest("same", want.Lengths)
+	require.NoError(t, err)
+	require.Equal(t, want.SHA256, got.SHA256)
+	require.Equal(t, want.Bytes, got.Bytes)
+	for _, queue := range []string{"changed", "late"} {
+		got, err = digest(queue, want.Lengths)
+		require.NoError(t, err)
+		require.NotEqual(t, want.SHA256, got.SHA256, queue)
+	}
+	for _, missing := range [][]uint64{{6, 1}, {7, 3}, {100, 1}, {2990, 1}, {3000, 1}} {
+		_, err = digest("a", missing)
+		require.ErrorIs(t, err, store.ErrMissing, missing)
+	}
+	_, err = n.s.DigestMessages(t.Context(), store.DigestRequest{Queue: 99, From: 1, To: 2})
+	require.ErrorIs(t, err, store.ErrNoQueue)
+	empty, err := n.s.DigestMessages(t.Context(), store.DigestRequest{Queue: ids["a"], From: 2995, To: 3001})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{6}, empty.Lengths)
+	require.Equal(t, uint64(3001), empty.Next)
 }
 
 // unacknowledged returns the unacknowledged messages of a subscription.

@@ -40,11 +40,22 @@ func (n *node) newFleet() (err error) {
 		return fmt.Errorf("%w: %w", config.ErrInvalid, err)
 	}
 	n.mover = mover.New(mover.Options{
-		Pair: n.cfg.Fleet.Pair, Member: n.fleet, Store: n.store, Serving: n.serving,
+		Pair: n.cfg.Fleet.Pair, Member: moverMember{n.fleet}, Store: n.store, Serving: n.serving,
 		Dial:      n.environment.dialOptions(mover.DialOptions(n.secrets.own, n.secrets.fleetToken)),
 		Supported: func() error { return n.supports("fleets") }, Step: n.environment.MoveStep, Logger: n.log.Named("mover"),
 		Paused: func(d time.Duration) { n.latencies.Paused(d) },
 	})
+	return nil
+}
+
+// moverMember is the membership of a pair for moves of queues.
+type moverMember struct{ *member.Manager }
+
+// Directory returns the directory, or nil until the pair has joined the fleet.
+func (m moverMember) Directory() mover.Directory {
+	if d := m.Manager.Directory(); d != nil {
+		return d
+	}
 	return nil
 }
 

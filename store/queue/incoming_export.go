@@ -5,6 +5,7 @@ package queue
 import (
 	"bytes"
 	"encoding/binary"
+	"slices"
 
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
@@ -84,8 +85,7 @@ func (q *Queue) exported() *importedQueue {
 }
 
 // ExportedIDs returns the range of the keys in the tree that contain message IDs of the queue after the given key of a
-// pair, which may be empty. Entries that are not in the tree yet are missing there: the caller must have written a
-// checkpoint after the fence.
+// pair, which may be empty. Entries that are not in the tree yet are missing there (Queue.ExportedUnwritten).
 func ExportedIDs(queue uint64, after []byte) KeyRange {
 	r := KeyRange{From: queueKey(nil, keyIDs, queue), To: queueKey(nil, keyIDs, queue+1)}
 	if len(after) > 0 && after[0] == keyIDs {
@@ -112,15 +112,34 @@ func (s *State) ExportedID(key, value []byte) (p txn.StatePair, ok bool, err err
 // queueKeyBytes is the length of the kind and the queue in a key.
 const queueKeyBytes = 9
 
-// IDsWritten reports whether all message IDs of a queue are in the tree.
-func (q *Queue) IDsWritten() bool {
+// UnwrittenIDs returns the number of message IDs of a queue that may not be in the tree yet.
+func (q *Queue) UnwrittenIDs() (n int) {
 	if q.ids == nil {
-		return true
+		return 0
 	}
 	for _, g := range q.ids.generations {
-		if len(g.now)+len(g.written) > 0 {
-			return false
+		n += len(g.now) + len(g.written)
+	}
+	return n
+}
+
+// ExportedUnwritten returns the pairs of the UnwrittenIDs after a key, in order. They replace those of the same keys in
+// the tree.
+func (q *Queue) ExportedUnwritten(after []byte) (pairs []txn.StatePair) {
+	if q.ids == nil {
+		return nil
+	}
+	for _, g := range q.ids.generations {
+		for _, entries := range [...]map[idHash]idEntry{g.now, g.written} {
+			for h, e := range entries {
+				key := append(binary.BigEndian.AppendUint64([]byte{keyIDs}, g.first), h[:]...)
+				if afterKey(key, after) {
+					pairs = append(pairs, txn.StatePair{Key: key, Value: e.appendValue(nil, g)})
+				}
+			}
 		}
 	}
-	return true
+	// Of equal keys, the first one is in now, since the sort is stable.
+	slices.SortStableFunc(pairs, func(a, b txn.StatePair) int { return bytes.Compare(a.Key, b.Key) })
+	return slices.CompactFunc(pairs, func(a, b txn.StatePair) bool { return bytes.Equal(a.Key, b.Key) })
 }

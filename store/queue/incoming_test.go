@@ -5,6 +5,7 @@ package queue
 import (
 	"bytes"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -113,19 +114,24 @@ func exported(t testing.TB, s *State, q *Queue, after []byte, kv map[string][]by
 	t.Helper()
 	pairs := slices.Collect(s.ExportedState(q, after))
 	r := ExportedIDs(q.id, after)
-	var keys []string
+	ids := map[string]txn.StatePair{}
 	for key := range kv {
 		if key >= string(r.From) && key < string(r.To) {
-			keys = append(keys, key)
+			p, ok, err := s.ExportedID([]byte(key), kv[key])
+			require.NoError(t, err)
+			if ok {
+				ids[string(p.Key)] = p
+			}
 		}
 	}
-	slices.Sort(keys)
-	for _, key := range keys {
-		p, ok, err := s.ExportedID([]byte(key), kv[key])
-		require.NoError(t, err)
-		if ok {
-			pairs = append(pairs, p)
-		}
+	unwritten := q.ExportedUnwritten(after)
+	require.LessOrEqual(t, len(unwritten), q.UnwrittenIDs())
+	require.True(t, slices.IsSortedFunc(unwritten, func(a, b txn.StatePair) int { return bytes.Compare(a.Key, b.Key) }))
+	for _, p := range unwritten {
+		ids[string(p.Key)] = p
+	}
+	for _, key := range slices.Sorted(maps.Keys(ids)) {
+		pairs = append(pairs, ids[key])
 	}
 	return pairs
 }
@@ -671,16 +677,16 @@ func TestExportOfRemovedIDs(t *testing.T) {
 		b.MessageWith(0, &txn.Attributes{MessageID: "a"}, nil, nil)
 		b.EndPublish()
 	})
-	require.False(t, q.IDsWritten())
+	require.Equal(t, 1, q.UnwrittenIDs())
 	batch := d.s.Collect(0, true)
 	for i := range batch.IDs {
 		for key, value := range batch.IDs[i].Puts {
 			pages.kv[string(key)] = bytes.Clone(value)
 		}
 	}
-	require.False(t, q.IDsWritten())
+	require.Equal(t, 1, q.UnwrittenIDs())
 	d.s.ScheduleWritten()
-	require.True(t, q.IDsWritten())
+	require.Zero(t, q.UnwrittenIDs())
 	d.do(fence(7, q.id))
 	kinds := func() (kinds string) {
 		for _, p := range exported(t, d.s, q, []byte{keySub, 255, 255, 255, 255}, pages.kv) {

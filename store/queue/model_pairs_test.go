@@ -123,9 +123,6 @@ func owned(s *State, name string) *Queue {
 func (m *pairsModel) contents(p *modelPair, id uint64) []byte {
 	m.t.Helper()
 	r := p.nodes[0]
-	for !r.state.Queue(id).IDsWritten() {
-		r.checkpoint()
-	}
 	q := r.state.Queue(id)
 	var all []byte
 	for _, pair := range exported(m.t, r.state, q, nil, r.pages.kv) {
@@ -261,7 +258,7 @@ func (m *pairsModel) copyState(mv *modelMove, at Move) {
 	if to.Complete || to.After == nil && q.NextAlive(to.Next) < q.nextSeq {
 		return
 	}
-	for !mv.from.state().Queue(to.Source).IDsWritten() {
+	for mv.from.state().Queue(to.Source).UnwrittenIDs() > 0 && m.rng.IntN(3) > 0 {
 		mv.from.nodes[0].checkpoint()
 	}
 	q = mv.from.state().Queue(to.Source)

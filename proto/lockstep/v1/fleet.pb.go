@@ -2334,7 +2334,9 @@ type PullMessagesRequest struct {
 	// Number of the queue at the source.
 	QueueId uint64 `protobuf:"varint,2,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
 	// Lowest sequence.
-	From          uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// The source does not slow down the request in favor of clients.
+	Urgent        bool `protobuf:"varint,4,opt,name=urgent,proto3" json:"urgent,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2388,6 +2390,13 @@ func (x *PullMessagesRequest) GetFrom() uint64 {
 		return x.From
 	}
 	return 0
+}
+
+func (x *PullMessagesRequest) GetUrgent() bool {
+	if x != nil {
+		return x.Urgent
+	}
+	return false
 }
 
 // PullMessagesResponse contains all live messages from a sequence up to its last one.
@@ -2454,6 +2463,253 @@ func (x *PullMessagesResponse) GetRecords() [][]byte {
 	return nil
 }
 
+// DigestMessagesRequest selects a part of a queue.
+type DigestMessagesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Number of the queue at the source.
+	QueueId uint64 `protobuf:"varint,2,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
+	// Lowest sequence, at least 1.
+	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Excluded upper limit of the sequences, at least `from`.
+	To uint64 `protobuf:"varint,4,opt,name=to,proto3" json:"to,omitempty"`
+	// The source does not slow down the request in favor of clients.
+	Urgent        bool `protobuf:"varint,5,opt,name=urgent,proto3" json:"urgent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestMessagesRequest) Reset() {
+	*x = DigestMessagesRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestMessagesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestMessagesRequest) ProtoMessage() {}
+
+func (x *DigestMessagesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestMessagesRequest.ProtoReflect.Descriptor instead.
+func (*DigestMessagesRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *DigestMessagesRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *DigestMessagesRequest) GetQueueId() uint64 {
+	if x != nil {
+		return x.QueueId
+	}
+	return 0
+}
+
+func (x *DigestMessagesRequest) GetFrom() uint64 {
+	if x != nil {
+		return x.From
+	}
+	return 0
+}
+
+func (x *DigestMessagesRequest) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+func (x *DigestMessagesRequest) GetUrgent() bool {
+	if x != nil {
+		return x.Urgent
+	}
+	return false
+}
+
+// DigestMessagesResponse describes the live messages of a part of a queue.
+type DigestMessagesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Alternately the numbers of consecutive sequences without a live message and with one, beginning at `from` without.
+	Lengths []uint64 `protobuf:"varint,1,rep,packed,name=lengths,proto3" json:"lengths,omitempty"`
+	// SHA-256 of these messages with their sequences.
+	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	// End of the part, excluded: `from` of the next request. It is above `from`, and at most `to`, unless both are equal.
+	Next          uint64 `protobuf:"varint,3,opt,name=next,proto3" json:"next,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DigestMessagesResponse) Reset() {
+	*x = DigestMessagesResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DigestMessagesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DigestMessagesResponse) ProtoMessage() {}
+
+func (x *DigestMessagesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DigestMessagesResponse.ProtoReflect.Descriptor instead.
+func (*DigestMessagesResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{36}
+}
+
+func (x *DigestMessagesResponse) GetLengths() []uint64 {
+	if x != nil {
+		return x.Lengths
+	}
+	return nil
+}
+
+func (x *DigestMessagesResponse) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
+func (x *DigestMessagesResponse) GetNext() uint64 {
+	if x != nil {
+		return x.Next
+	}
+	return 0
+}
+
+// PrepareFenceRequest selects queues.
+type PrepareFenceRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ownership epoch of the move.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Numbers of the queues at the source.
+	QueueIds      []uint64 `protobuf:"varint,2,rep,packed,name=queue_ids,json=queueIds,proto3" json:"queue_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareFenceRequest) Reset() {
+	*x = PrepareFenceRequest{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareFenceRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareFenceRequest) ProtoMessage() {}
+
+func (x *PrepareFenceRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareFenceRequest.ProtoReflect.Descriptor instead.
+func (*PrepareFenceRequest) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{37}
+}
+
+func (x *PrepareFenceRequest) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *PrepareFenceRequest) GetQueueIds() []uint64 {
+	if x != nil {
+		return x.QueueIds
+	}
+	return nil
+}
+
+// PrepareFenceResponse is the result of PrepareFence.
+type PrepareFenceResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// There was something to write, which may have taken some time.
+	Written       bool `protobuf:"varint,1,opt,name=written,proto3" json:"written,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PrepareFenceResponse) Reset() {
+	*x = PrepareFenceResponse{}
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PrepareFenceResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PrepareFenceResponse) ProtoMessage() {}
+
+func (x *PrepareFenceResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PrepareFenceResponse.ProtoReflect.Descriptor instead.
+func (*PrepareFenceResponse) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *PrepareFenceResponse) GetWritten() bool {
+	if x != nil {
+		return x.Written
+	}
+	return false
+}
+
 // PullStateRequest requests the next part of the state of a queue.
 type PullStateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2469,7 +2725,7 @@ type PullStateRequest struct {
 
 func (x *PullStateRequest) Reset() {
 	*x = PullStateRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2481,7 +2737,7 @@ func (x *PullStateRequest) String() string {
 func (*PullStateRequest) ProtoMessage() {}
 
 func (x *PullStateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[35]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2494,7 +2750,7 @@ func (x *PullStateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullStateRequest.ProtoReflect.Descriptor instead.
 func (*PullStateRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{35}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PullStateRequest) GetEpoch() uint64 {
@@ -2521,11 +2777,11 @@ func (x *PullStateRequest) GetAfter() []byte {
 // PullStateResponse contains a part of the state of a queue.
 type PullStateResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Keys of the pairs, in order.
+	// Keys of the pairs, in order. The first byte of a key is its kind.
 	Keys [][]byte `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
 	// Values, one for each key.
 	Values [][]byte `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
-	// No pairs follow. The part is empty then.
+	// No pairs follow.
 	Last          bool `protobuf:"varint,3,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2533,7 +2789,7 @@ type PullStateResponse struct {
 
 func (x *PullStateResponse) Reset() {
 	*x = PullStateResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2545,7 +2801,7 @@ func (x *PullStateResponse) String() string {
 func (*PullStateResponse) ProtoMessage() {}
 
 func (x *PullStateResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[36]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2558,7 +2814,7 @@ func (x *PullStateResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PullStateResponse.ProtoReflect.Descriptor instead.
 func (*PullStateResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{36}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PullStateResponse) GetKeys() [][]byte {
@@ -2599,7 +2855,7 @@ type FenceQueuesRequest struct {
 
 func (x *FenceQueuesRequest) Reset() {
 	*x = FenceQueuesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2611,7 +2867,7 @@ func (x *FenceQueuesRequest) String() string {
 func (*FenceQueuesRequest) ProtoMessage() {}
 
 func (x *FenceQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[37]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2624,7 +2880,7 @@ func (x *FenceQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceQueuesRequest.ProtoReflect.Descriptor instead.
 func (*FenceQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{37}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *FenceQueuesRequest) GetEpoch() uint64 {
@@ -2664,7 +2920,7 @@ type FenceQueuesResponse struct {
 
 func (x *FenceQueuesResponse) Reset() {
 	*x = FenceQueuesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2932,7 @@ func (x *FenceQueuesResponse) String() string {
 func (*FenceQueuesResponse) ProtoMessage() {}
 
 func (x *FenceQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[38]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2945,7 @@ func (x *FenceQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FenceQueuesResponse.ProtoReflect.Descriptor instead.
 func (*FenceQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{38}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{42}
 }
 
 // GetMoveDigestsRequest selects a move.
@@ -2703,7 +2959,7 @@ type GetMoveDigestsRequest struct {
 
 func (x *GetMoveDigestsRequest) Reset() {
 	*x = GetMoveDigestsRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2715,7 +2971,7 @@ func (x *GetMoveDigestsRequest) String() string {
 func (*GetMoveDigestsRequest) ProtoMessage() {}
 
 func (x *GetMoveDigestsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[39]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2728,7 +2984,7 @@ func (x *GetMoveDigestsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveDigestsRequest.ProtoReflect.Descriptor instead.
 func (*GetMoveDigestsRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{39}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *GetMoveDigestsRequest) GetEpoch() uint64 {
@@ -2749,7 +3005,7 @@ type GetMoveDigestsResponse struct {
 
 func (x *GetMoveDigestsResponse) Reset() {
 	*x = GetMoveDigestsResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2761,7 +3017,7 @@ func (x *GetMoveDigestsResponse) String() string {
 func (*GetMoveDigestsResponse) ProtoMessage() {}
 
 func (x *GetMoveDigestsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[40]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2774,7 +3030,7 @@ func (x *GetMoveDigestsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetMoveDigestsResponse.ProtoReflect.Descriptor instead.
 func (*GetMoveDigestsResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{40}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *GetMoveDigestsResponse) GetDigests() []*MoveDigest {
@@ -2789,7 +3045,7 @@ type MoveDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the queue at the source.
 	QueueId uint64 `protobuf:"varint,1,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
-	// SHA-256 of the live messages and the state of the queue.
+	// SHA-256 of the state of the queue.
 	Sha256 []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	// Number of live messages.
 	Messages      uint64 `protobuf:"varint,3,opt,name=messages,proto3" json:"messages,omitempty"`
@@ -2799,7 +3055,7 @@ type MoveDigest struct {
 
 func (x *MoveDigest) Reset() {
 	*x = MoveDigest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +3067,7 @@ func (x *MoveDigest) String() string {
 func (*MoveDigest) ProtoMessage() {}
 
 func (x *MoveDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[41]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +3080,7 @@ func (x *MoveDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveDigest.ProtoReflect.Descriptor instead.
 func (*MoveDigest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{41}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *MoveDigest) GetQueueId() uint64 {
@@ -2863,7 +3119,7 @@ type UnfenceQueuesRequest struct {
 
 func (x *UnfenceQueuesRequest) Reset() {
 	*x = UnfenceQueuesRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2875,7 +3131,7 @@ func (x *UnfenceQueuesRequest) String() string {
 func (*UnfenceQueuesRequest) ProtoMessage() {}
 
 func (x *UnfenceQueuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[42]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2888,7 +3144,7 @@ func (x *UnfenceQueuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfenceQueuesRequest.ProtoReflect.Descriptor instead.
 func (*UnfenceQueuesRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{42}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *UnfenceQueuesRequest) GetEpoch() uint64 {
@@ -2921,7 +3177,7 @@ type UnfenceQueuesResponse struct {
 
 func (x *UnfenceQueuesResponse) Reset() {
 	*x = UnfenceQueuesResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2933,7 +3189,7 @@ func (x *UnfenceQueuesResponse) String() string {
 func (*UnfenceQueuesResponse) ProtoMessage() {}
 
 func (x *UnfenceQueuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[43]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2946,7 +3202,7 @@ func (x *UnfenceQueuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnfenceQueuesResponse.ProtoReflect.Descriptor instead.
 func (*UnfenceQueuesResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{43}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{47}
 }
 
 // DropMovedRequest selects a move.
@@ -2964,7 +3220,7 @@ type DropMovedRequest struct {
 
 func (x *DropMovedRequest) Reset() {
 	*x = DropMovedRequest{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[44]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3232,7 @@ func (x *DropMovedRequest) String() string {
 func (*DropMovedRequest) ProtoMessage() {}
 
 func (x *DropMovedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[44]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3245,7 @@ func (x *DropMovedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropMovedRequest.ProtoReflect.Descriptor instead.
 func (*DropMovedRequest) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{44}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DropMovedRequest) GetEpoch() uint64 {
@@ -3022,7 +3278,7 @@ type DropMovedResponse struct {
 
 func (x *DropMovedResponse) Reset() {
 	*x = DropMovedResponse{}
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[45]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3290,7 @@ func (x *DropMovedResponse) String() string {
 func (*DropMovedResponse) ProtoMessage() {}
 
 func (x *DropMovedResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_fleet_proto_msgTypes[45]
+	mi := &file_lockstep_v1_fleet_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3303,7 @@ func (x *DropMovedResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropMovedResponse.ProtoReflect.Descriptor instead.
 func (*DropMovedResponse) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{45}
+	return file_lockstep_v1_fleet_proto_rawDescGZIP(), []int{49}
 }
 
 var File_lockstep_v1_fleet_proto protoreflect.FileDescriptor
@@ -3199,15 +3455,31 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\vprioritized\x18\x03 \x01(\bR\vprioritized\x12#\n" +
 	"\rnext_sequence\x18\x04 \x01(\x04R\fnextSequence\x12\x1a\n" +
 	"\bmessages\x18\x05 \x01(\x04R\bmessages\x12\x14\n" +
-	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"Z\n" +
+	"\x05bytes\x18\x06 \x01(\x04R\x05bytes\"r\n" +
 	"\x13PullMessagesRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bqueue_id\x18\x02 \x01(\x04R\aqueueId\x12\x12\n" +
-	"\x04from\x18\x03 \x01(\x04R\x04from\"b\n" +
+	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x16\n" +
+	"\x06urgent\x18\x04 \x01(\bR\x06urgent\"b\n" +
 	"\x14PullMessagesResponse\x12\x12\n" +
 	"\x04from\x18\x01 \x01(\x04R\x04from\x12\x1c\n" +
 	"\tsequences\x18\x02 \x03(\x04R\tsequences\x12\x18\n" +
-	"\arecords\x18\x03 \x03(\fR\arecords\"Y\n" +
+	"\arecords\x18\x03 \x03(\fR\arecords\"\x84\x01\n" +
+	"\x15DigestMessagesRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
+	"\bqueue_id\x18\x02 \x01(\x04R\aqueueId\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x0e\n" +
+	"\x02to\x18\x04 \x01(\x04R\x02to\x12\x16\n" +
+	"\x06urgent\x18\x05 \x01(\bR\x06urgent\"^\n" +
+	"\x16DigestMessagesResponse\x12\x18\n" +
+	"\alengths\x18\x01 \x03(\x04R\alengths\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\x12\x12\n" +
+	"\x04next\x18\x03 \x01(\x04R\x04next\"H\n" +
+	"\x13PrepareFenceRequest\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1b\n" +
+	"\tqueue_ids\x18\x02 \x03(\x04R\bqueueIds\"0\n" +
+	"\x14PrepareFenceResponse\x12\x18\n" +
+	"\awritten\x18\x01 \x01(\bR\awritten\"Y\n" +
 	"\x10PullStateRequest\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x19\n" +
 	"\bqueue_id\x18\x02 \x01(\x04R\aqueueId\x12\x14\n" +
@@ -3262,7 +3534,7 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\x16PAIR_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPAIR_STATE_OPEN\x10\x01\x12\x17\n" +
 	"\x13PAIR_STATE_DRAINING\x10\x02\x12\x16\n" +
-	"\x12PAIR_STATE_JOINING\x10\x032\x87\f\n" +
+	"\x12PAIR_STATE_JOINING\x10\x032\xb7\r\n" +
 	"\fFleetService\x12G\n" +
 	"\bGetFleet\x12\x1c.lockstep.v1.GetFleetRequest\x1a\x1d.lockstep.v1.GetFleetResponse\x12Y\n" +
 	"\x0eListPlacements\x12\".lockstep.v1.ListPlacementsRequest\x1a#.lockstep.v1.ListPlacementsResponse\x12_\n" +
@@ -3280,8 +3552,10 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\n" +
 	"CancelMove\x12\x1e.lockstep.v1.CancelMoveRequest\x1a\x1f.lockstep.v1.CancelMoveResponse\x12V\n" +
 	"\rGetMoveSource\x12!.lockstep.v1.GetMoveSourceRequest\x1a\".lockstep.v1.GetMoveSourceResponse\x12U\n" +
-	"\fPullMessages\x12 .lockstep.v1.PullMessagesRequest\x1a!.lockstep.v1.PullMessagesResponse0\x01\x12J\n" +
-	"\tPullState\x12\x1d.lockstep.v1.PullStateRequest\x1a\x1e.lockstep.v1.PullStateResponse\x12P\n" +
+	"\fPullMessages\x12 .lockstep.v1.PullMessagesRequest\x1a!.lockstep.v1.PullMessagesResponse0\x01\x12Y\n" +
+	"\x0eDigestMessages\x12\".lockstep.v1.DigestMessagesRequest\x1a#.lockstep.v1.DigestMessagesResponse\x12J\n" +
+	"\tPullState\x12\x1d.lockstep.v1.PullStateRequest\x1a\x1e.lockstep.v1.PullStateResponse\x12S\n" +
+	"\fPrepareFence\x12 .lockstep.v1.PrepareFenceRequest\x1a!.lockstep.v1.PrepareFenceResponse\x12P\n" +
 	"\vFenceQueues\x12\x1f.lockstep.v1.FenceQueuesRequest\x1a .lockstep.v1.FenceQueuesResponse\x12Y\n" +
 	"\x0eGetMoveDigests\x12\".lockstep.v1.GetMoveDigestsRequest\x1a#.lockstep.v1.GetMoveDigestsResponse\x12V\n" +
 	"\rUnfenceQueues\x12!.lockstep.v1.UnfenceQueuesRequest\x1a\".lockstep.v1.UnfenceQueuesResponse\x12J\n" +
@@ -3300,7 +3574,7 @@ func file_lockstep_v1_fleet_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_fleet_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_lockstep_v1_fleet_proto_msgTypes = make([]protoimpl.MessageInfo, 52)
 var file_lockstep_v1_fleet_proto_goTypes = []any{
 	(MovePhase)(0),                      // 0: lockstep.v1.MovePhase
 	(DirectoryProblem)(0),               // 1: lockstep.v1.DirectoryProblem
@@ -3340,20 +3614,24 @@ var file_lockstep_v1_fleet_proto_goTypes = []any{
 	(*MoveSourceQueue)(nil),             // 35: lockstep.v1.MoveSourceQueue
 	(*PullMessagesRequest)(nil),         // 36: lockstep.v1.PullMessagesRequest
 	(*PullMessagesResponse)(nil),        // 37: lockstep.v1.PullMessagesResponse
-	(*PullStateRequest)(nil),            // 38: lockstep.v1.PullStateRequest
-	(*PullStateResponse)(nil),           // 39: lockstep.v1.PullStateResponse
-	(*FenceQueuesRequest)(nil),          // 40: lockstep.v1.FenceQueuesRequest
-	(*FenceQueuesResponse)(nil),         // 41: lockstep.v1.FenceQueuesResponse
-	(*GetMoveDigestsRequest)(nil),       // 42: lockstep.v1.GetMoveDigestsRequest
-	(*GetMoveDigestsResponse)(nil),      // 43: lockstep.v1.GetMoveDigestsResponse
-	(*MoveDigest)(nil),                  // 44: lockstep.v1.MoveDigest
-	(*UnfenceQueuesRequest)(nil),        // 45: lockstep.v1.UnfenceQueuesRequest
-	(*UnfenceQueuesResponse)(nil),       // 46: lockstep.v1.UnfenceQueuesResponse
-	(*DropMovedRequest)(nil),            // 47: lockstep.v1.DropMovedRequest
-	(*DropMovedResponse)(nil),           // 48: lockstep.v1.DropMovedResponse
-	nil,                                 // 49: lockstep.v1.FleetPair.LabelsEntry
-	nil,                                 // 50: lockstep.v1.PlacementRule.LabelsEntry
-	(*durationpb.Duration)(nil),         // 51: google.protobuf.Duration
+	(*DigestMessagesRequest)(nil),       // 38: lockstep.v1.DigestMessagesRequest
+	(*DigestMessagesResponse)(nil),      // 39: lockstep.v1.DigestMessagesResponse
+	(*PrepareFenceRequest)(nil),         // 40: lockstep.v1.PrepareFenceRequest
+	(*PrepareFenceResponse)(nil),        // 41: lockstep.v1.PrepareFenceResponse
+	(*PullStateRequest)(nil),            // 42: lockstep.v1.PullStateRequest
+	(*PullStateResponse)(nil),           // 43: lockstep.v1.PullStateResponse
+	(*FenceQueuesRequest)(nil),          // 44: lockstep.v1.FenceQueuesRequest
+	(*FenceQueuesResponse)(nil),         // 45: lockstep.v1.FenceQueuesResponse
+	(*GetMoveDigestsRequest)(nil),       // 46: lockstep.v1.GetMoveDigestsRequest
+	(*GetMoveDigestsResponse)(nil),      // 47: lockstep.v1.GetMoveDigestsResponse
+	(*MoveDigest)(nil),                  // 48: lockstep.v1.MoveDigest
+	(*UnfenceQueuesRequest)(nil),        // 49: lockstep.v1.UnfenceQueuesRequest
+	(*UnfenceQueuesResponse)(nil),       // 50: lockstep.v1.UnfenceQueuesResponse
+	(*DropMovedRequest)(nil),            // 51: lockstep.v1.DropMovedRequest
+	(*DropMovedResponse)(nil),           // 52: lockstep.v1.DropMovedResponse
+	nil,                                 // 53: lockstep.v1.FleetPair.LabelsEntry
+	nil,                                 // 54: lockstep.v1.PlacementRule.LabelsEntry
+	(*durationpb.Duration)(nil),         // 55: google.protobuf.Duration
 }
 var file_lockstep_v1_fleet_proto_depIdxs = []int32{
 	6,  // 0: lockstep.v1.GetFleetResponse.directory:type_name -> lockstep.v1.FleetDirectory
@@ -3363,18 +3641,18 @@ var file_lockstep_v1_fleet_proto_depIdxs = []int32{
 	21, // 4: lockstep.v1.FleetMembership.conflicts:type_name -> lockstep.v1.DirectoryConflict
 	1,  // 5: lockstep.v1.FleetDirectory.problem:type_name -> lockstep.v1.DirectoryProblem
 	2,  // 6: lockstep.v1.FleetPair.state:type_name -> lockstep.v1.PairState
-	49, // 7: lockstep.v1.FleetPair.labels:type_name -> lockstep.v1.FleetPair.LabelsEntry
+	53, // 7: lockstep.v1.FleetPair.labels:type_name -> lockstep.v1.FleetPair.LabelsEntry
 	8,  // 8: lockstep.v1.FleetPair.load:type_name -> lockstep.v1.PairLoad
-	50, // 9: lockstep.v1.PlacementRule.labels:type_name -> lockstep.v1.PlacementRule.LabelsEntry
+	54, // 9: lockstep.v1.PlacementRule.labels:type_name -> lockstep.v1.PlacementRule.LabelsEntry
 	10, // 10: lockstep.v1.ListPlacementsResponse.placements:type_name -> lockstep.v1.Placement
 	9,  // 11: lockstep.v1.PutPlacementRuleRequest.rule:type_name -> lockstep.v1.PlacementRule
 	2,  // 12: lockstep.v1.SetPairStateRequest.state:type_name -> lockstep.v1.PairState
 	21, // 13: lockstep.v1.RebuildDirectoryResponse.conflicts:type_name -> lockstep.v1.DirectoryConflict
 	0,  // 14: lockstep.v1.FleetMove.phase:type_name -> lockstep.v1.MovePhase
-	51, // 15: lockstep.v1.FleetMove.pause:type_name -> google.protobuf.Duration
+	55, // 15: lockstep.v1.FleetMove.pause:type_name -> google.protobuf.Duration
 	28, // 16: lockstep.v1.ListMovesResponse.moves:type_name -> lockstep.v1.FleetMove
 	35, // 17: lockstep.v1.GetMoveSourceResponse.queues:type_name -> lockstep.v1.MoveSourceQueue
-	44, // 18: lockstep.v1.GetMoveDigestsResponse.digests:type_name -> lockstep.v1.MoveDigest
+	48, // 18: lockstep.v1.GetMoveDigestsResponse.digests:type_name -> lockstep.v1.MoveDigest
 	3,  // 19: lockstep.v1.FleetService.GetFleet:input_type -> lockstep.v1.GetFleetRequest
 	11, // 20: lockstep.v1.FleetService.ListPlacements:input_type -> lockstep.v1.ListPlacementsRequest
 	13, // 21: lockstep.v1.FleetService.PutPlacementRule:input_type -> lockstep.v1.PutPlacementRuleRequest
@@ -3388,31 +3666,35 @@ var file_lockstep_v1_fleet_proto_depIdxs = []int32{
 	31, // 29: lockstep.v1.FleetService.CancelMove:input_type -> lockstep.v1.CancelMoveRequest
 	33, // 30: lockstep.v1.FleetService.GetMoveSource:input_type -> lockstep.v1.GetMoveSourceRequest
 	36, // 31: lockstep.v1.FleetService.PullMessages:input_type -> lockstep.v1.PullMessagesRequest
-	38, // 32: lockstep.v1.FleetService.PullState:input_type -> lockstep.v1.PullStateRequest
-	40, // 33: lockstep.v1.FleetService.FenceQueues:input_type -> lockstep.v1.FenceQueuesRequest
-	42, // 34: lockstep.v1.FleetService.GetMoveDigests:input_type -> lockstep.v1.GetMoveDigestsRequest
-	45, // 35: lockstep.v1.FleetService.UnfenceQueues:input_type -> lockstep.v1.UnfenceQueuesRequest
-	47, // 36: lockstep.v1.FleetService.DropMoved:input_type -> lockstep.v1.DropMovedRequest
-	4,  // 37: lockstep.v1.FleetService.GetFleet:output_type -> lockstep.v1.GetFleetResponse
-	12, // 38: lockstep.v1.FleetService.ListPlacements:output_type -> lockstep.v1.ListPlacementsResponse
-	14, // 39: lockstep.v1.FleetService.PutPlacementRule:output_type -> lockstep.v1.PutPlacementRuleResponse
-	16, // 40: lockstep.v1.FleetService.DeletePlacementRule:output_type -> lockstep.v1.DeletePlacementRuleResponse
-	18, // 41: lockstep.v1.FleetService.SetPairState:output_type -> lockstep.v1.SetPairStateResponse
-	20, // 42: lockstep.v1.FleetService.RebuildDirectory:output_type -> lockstep.v1.RebuildDirectoryResponse
-	23, // 43: lockstep.v1.FleetService.LeaveFleet:output_type -> lockstep.v1.LeaveFleetResponse
-	25, // 44: lockstep.v1.FleetService.ForgetPair:output_type -> lockstep.v1.ForgetPairResponse
-	27, // 45: lockstep.v1.FleetService.MoveQueues:output_type -> lockstep.v1.MoveQueuesResponse
-	30, // 46: lockstep.v1.FleetService.ListMoves:output_type -> lockstep.v1.ListMovesResponse
-	32, // 47: lockstep.v1.FleetService.CancelMove:output_type -> lockstep.v1.CancelMoveResponse
-	34, // 48: lockstep.v1.FleetService.GetMoveSource:output_type -> lockstep.v1.GetMoveSourceResponse
-	37, // 49: lockstep.v1.FleetService.PullMessages:output_type -> lockstep.v1.PullMessagesResponse
-	39, // 50: lockstep.v1.FleetService.PullState:output_type -> lockstep.v1.PullStateResponse
-	41, // 51: lockstep.v1.FleetService.FenceQueues:output_type -> lockstep.v1.FenceQueuesResponse
-	43, // 52: lockstep.v1.FleetService.GetMoveDigests:output_type -> lockstep.v1.GetMoveDigestsResponse
-	46, // 53: lockstep.v1.FleetService.UnfenceQueues:output_type -> lockstep.v1.UnfenceQueuesResponse
-	48, // 54: lockstep.v1.FleetService.DropMoved:output_type -> lockstep.v1.DropMovedResponse
-	37, // [37:55] is the sub-list for method output_type
-	19, // [19:37] is the sub-list for method input_type
+	38, // 32: lockstep.v1.FleetService.DigestMessages:input_type -> lockstep.v1.DigestMessagesRequest
+	42, // 33: lockstep.v1.FleetService.PullState:input_type -> lockstep.v1.PullStateRequest
+	40, // 34: lockstep.v1.FleetService.PrepareFence:input_type -> lockstep.v1.PrepareFenceRequest
+	44, // 35: lockstep.v1.FleetService.FenceQueues:input_type -> lockstep.v1.FenceQueuesRequest
+	46, // 36: lockstep.v1.FleetService.GetMoveDigests:input_type -> lockstep.v1.GetMoveDigestsRequest
+	49, // 37: lockstep.v1.FleetService.UnfenceQueues:input_type -> lockstep.v1.UnfenceQueuesRequest
+	51, // 38: lockstep.v1.FleetService.DropMoved:input_type -> lockstep.v1.DropMovedRequest
+	4,  // 39: lockstep.v1.FleetService.GetFleet:output_type -> lockstep.v1.GetFleetResponse
+	12, // 40: lockstep.v1.FleetService.ListPlacements:output_type -> lockstep.v1.ListPlacementsResponse
+	14, // 41: lockstep.v1.FleetService.PutPlacementRule:output_type -> lockstep.v1.PutPlacementRuleResponse
+	16, // 42: lockstep.v1.FleetService.DeletePlacementRule:output_type -> lockstep.v1.DeletePlacementRuleResponse
+	18, // 43: lockstep.v1.FleetService.SetPairState:output_type -> lockstep.v1.SetPairStateResponse
+	20, // 44: lockstep.v1.FleetService.RebuildDirectory:output_type -> lockstep.v1.RebuildDirectoryResponse
+	23, // 45: lockstep.v1.FleetService.LeaveFleet:output_type -> lockstep.v1.LeaveFleetResponse
+	25, // 46: lockstep.v1.FleetService.ForgetPair:output_type -> lockstep.v1.ForgetPairResponse
+	27, // 47: lockstep.v1.FleetService.MoveQueues:output_type -> lockstep.v1.MoveQueuesResponse
+	30, // 48: lockstep.v1.FleetService.ListMoves:output_type -> lockstep.v1.ListMovesResponse
+	32, // 49: lockstep.v1.FleetService.CancelMove:output_type -> lockstep.v1.CancelMoveResponse
+	34, // 50: lockstep.v1.FleetService.GetMoveSource:output_type -> lockstep.v1.GetMoveSourceResponse
+	37, // 51: lockstep.v1.FleetService.PullMessages:output_type -> lockstep.v1.PullMessagesResponse
+	39, // 52: lockstep.v1.FleetService.DigestMessages:output_type -> lockstep.v1.DigestMessagesResponse
+	43, // 53: lockstep.v1.FleetService.PullState:output_type -> lockstep.v1.PullStateResponse
+	41, // 54: lockstep.v1.FleetService.PrepareFence:output_type -> lockstep.v1.PrepareFenceResponse
+	45, // 55: lockstep.v1.FleetService.FenceQueues:output_type -> lockstep.v1.FenceQueuesResponse
+	47, // 56: lockstep.v1.FleetService.GetMoveDigests:output_type -> lockstep.v1.GetMoveDigestsResponse
+	50, // 57: lockstep.v1.FleetService.UnfenceQueues:output_type -> lockstep.v1.UnfenceQueuesResponse
+	52, // 58: lockstep.v1.FleetService.DropMoved:output_type -> lockstep.v1.DropMovedResponse
+	39, // [39:59] is the sub-list for method output_type
+	19, // [19:39] is the sub-list for method input_type
 	19, // [19:19] is the sub-list for extension type_name
 	19, // [19:19] is the sub-list for extension extendee
 	0,  // [0:19] is the sub-list for field type_name
@@ -3429,7 +3711,7 @@ func file_lockstep_v1_fleet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_fleet_proto_rawDesc), len(file_lockstep_v1_fleet_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   48,
+			NumMessages:   52,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,7 +36,9 @@ const (
 	FleetService_CancelMove_FullMethodName          = "/lockstep.v1.FleetService/CancelMove"
 	FleetService_GetMoveSource_FullMethodName       = "/lockstep.v1.FleetService/GetMoveSource"
 	FleetService_PullMessages_FullMethodName        = "/lockstep.v1.FleetService/PullMessages"
+	FleetService_DigestMessages_FullMethodName      = "/lockstep.v1.FleetService/DigestMessages"
 	FleetService_PullState_FullMethodName           = "/lockstep.v1.FleetService/PullState"
+	FleetService_PrepareFence_FullMethodName        = "/lockstep.v1.FleetService/PrepareFence"
 	FleetService_FenceQueues_FullMethodName         = "/lockstep.v1.FleetService/FenceQueues"
 	FleetService_GetMoveDigests_FullMethodName      = "/lockstep.v1.FleetService/GetMoveDigests"
 	FleetService_UnfenceQueues_FullMethodName       = "/lockstep.v1.FleetService/UnfenceQueues"
@@ -103,13 +105,19 @@ type FleetServiceClient interface {
 	// PullMessages returns the live messages of a queue from a sequence on, up to the last one. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND.
 	PullMessages(ctx context.Context, in *PullMessagesRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullMessagesResponse], error)
+	// DigestMessages returns the live sequences of a part of a queue, and a digest of their messages, which do not change.
+	// The target compares its copy with it. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	DigestMessages(ctx context.Context, in *DigestMessagesRequest, opts ...grpc.CallOption) (*DigestMessagesResponse, error)
 	// PullState returns the next part of the state of a fenced queue. Errors: ERROR_REASON_FLEET_STATE if the queue is not
 	// fenced under the epoch.
 	PullState(ctx context.Context, in *PullStateRequest, opts ...grpc.CallOption) (*PullStateResponse, error)
+	// PrepareFence writes the message IDs of queues to the page file, so that little remains to be written after the fence.
+	// It has no other effect. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	PrepareFence(ctx context.Context, in *PrepareFenceRequest, opts ...grpc.CallOption) (*PrepareFenceResponse, error)
 	// FenceQueues fences the queues of a move: from then on, the source does not serve or change them. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND, ERROR_REASON_QUEUE_IN_USE, ERROR_REASON_FLEET_STATE.
 	FenceQueues(ctx context.Context, in *FenceQueuesRequest, opts ...grpc.CallOption) (*FenceQueuesResponse, error)
-	// GetMoveDigests returns the digests of the fenced queues of a move. It reads all their messages. Errors:
+	// GetMoveDigests returns the digests of the state of the fenced queues of a move, without their messages. Errors:
 	// ERROR_REASON_FLEET_STATE if the queues are not fenced under the epoch.
 	GetMoveDigests(ctx context.Context, in *GetMoveDigestsRequest, opts ...grpc.CallOption) (*GetMoveDigestsResponse, error)
 	// UnfenceQueues removes the fence of a move after the target has canceled the import in its log. If there is no
@@ -267,10 +275,30 @@ func (c *fleetServiceClient) PullMessages(ctx context.Context, in *PullMessagesR
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FleetService_PullMessagesClient = grpc.ServerStreamingClient[PullMessagesResponse]
 
+func (c *fleetServiceClient) DigestMessages(ctx context.Context, in *DigestMessagesRequest, opts ...grpc.CallOption) (*DigestMessagesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(DigestMessagesResponse)
+	err := c.cc.Invoke(ctx, FleetService_DigestMessages_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *fleetServiceClient) PullState(ctx context.Context, in *PullStateRequest, opts ...grpc.CallOption) (*PullStateResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PullStateResponse)
 	err := c.cc.Invoke(ctx, FleetService_PullState_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *fleetServiceClient) PrepareFence(ctx context.Context, in *PrepareFenceRequest, opts ...grpc.CallOption) (*PrepareFenceResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(PrepareFenceResponse)
+	err := c.cc.Invoke(ctx, FleetService_PrepareFence_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -377,13 +405,19 @@ type FleetServiceServer interface {
 	// PullMessages returns the live messages of a queue from a sequence on, up to the last one. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND.
 	PullMessages(*PullMessagesRequest, grpc.ServerStreamingServer[PullMessagesResponse]) error
+	// DigestMessages returns the live sequences of a part of a queue, and a digest of their messages, which do not change.
+	// The target compares its copy with it. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	DigestMessages(context.Context, *DigestMessagesRequest) (*DigestMessagesResponse, error)
 	// PullState returns the next part of the state of a fenced queue. Errors: ERROR_REASON_FLEET_STATE if the queue is not
 	// fenced under the epoch.
 	PullState(context.Context, *PullStateRequest) (*PullStateResponse, error)
+	// PrepareFence writes the message IDs of queues to the page file, so that little remains to be written after the fence.
+	// It has no other effect. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	PrepareFence(context.Context, *PrepareFenceRequest) (*PrepareFenceResponse, error)
 	// FenceQueues fences the queues of a move: from then on, the source does not serve or change them. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND, ERROR_REASON_QUEUE_IN_USE, ERROR_REASON_FLEET_STATE.
 	FenceQueues(context.Context, *FenceQueuesRequest) (*FenceQueuesResponse, error)
-	// GetMoveDigests returns the digests of the fenced queues of a move. It reads all their messages. Errors:
+	// GetMoveDigests returns the digests of the state of the fenced queues of a move, without their messages. Errors:
 	// ERROR_REASON_FLEET_STATE if the queues are not fenced under the epoch.
 	GetMoveDigests(context.Context, *GetMoveDigestsRequest) (*GetMoveDigestsResponse, error)
 	// UnfenceQueues removes the fence of a move after the target has canceled the import in its log. If there is no
@@ -441,8 +475,14 @@ func (UnimplementedFleetServiceServer) GetMoveSource(context.Context, *GetMoveSo
 func (UnimplementedFleetServiceServer) PullMessages(*PullMessagesRequest, grpc.ServerStreamingServer[PullMessagesResponse]) error {
 	return status.Error(codes.Unimplemented, "method PullMessages not implemented")
 }
+func (UnimplementedFleetServiceServer) DigestMessages(context.Context, *DigestMessagesRequest) (*DigestMessagesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method DigestMessages not implemented")
+}
 func (UnimplementedFleetServiceServer) PullState(context.Context, *PullStateRequest) (*PullStateResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PullState not implemented")
+}
+func (UnimplementedFleetServiceServer) PrepareFence(context.Context, *PrepareFenceRequest) (*PrepareFenceResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method PrepareFence not implemented")
 }
 func (UnimplementedFleetServiceServer) FenceQueues(context.Context, *FenceQueuesRequest) (*FenceQueuesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method FenceQueues not implemented")
@@ -704,6 +744,24 @@ func _FleetService_PullMessages_Handler(srv interface{}, stream grpc.ServerStrea
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type FleetService_PullMessagesServer = grpc.ServerStreamingServer[PullMessagesResponse]
 
+func _FleetService_DigestMessages_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(DigestMessagesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).DigestMessages(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_DigestMessages_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).DigestMessages(ctx, req.(*DigestMessagesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _FleetService_PullState_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PullStateRequest)
 	if err := dec(in); err != nil {
@@ -718,6 +776,24 @@ func _FleetService_PullState_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(FleetServiceServer).PullState(ctx, req.(*PullStateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _FleetService_PrepareFence_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(PrepareFenceRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(FleetServiceServer).PrepareFence(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: FleetService_PrepareFence_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(FleetServiceServer).PrepareFence(ctx, req.(*PrepareFenceRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -850,8 +926,16 @@ var FleetService_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _FleetService_GetMoveSource_Handler,
 		},
 		{
+			MethodName: "DigestMessages",
+			Handler:    _FleetService_DigestMessages_Handler,
+		},
+		{
 			MethodName: "PullState",
 			Handler:    _FleetService_PullState_Handler,
+		},
+		{
+			MethodName: "PrepareFence",
+			Handler:    _FleetService_PrepareFence_Handler,
 		},
 		{
 			MethodName: "FenceQueues",

@@ -105,6 +105,8 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.FleetService_CancelMove_FullMethodName:          operates(true),
 	pb.FleetService_GetMoveSource_FullMethodName:       {Right: Operate, Fleet: true},
 	pb.FleetService_PullMessages_FullMethodName:        {Right: Operate, Fleet: true, Audited: true},
+	pb.FleetService_DigestMessages_FullMethodName:      {Right: Operate, Fleet: true},
+	pb.FleetService_PrepareFence_FullMethodName:        {Right: Operate, Fleet: true},
 	pb.FleetService_PullState_FullMethodName:           {Right: Operate, Fleet: true},
 	pb.FleetService_FenceQueues_FullMethodName:         {Right: Operate, Fleet: true, Audited: true},
 	pb.FleetService_GetMoveDigests_FullMethodName:      {Right: Operate, Fleet: true},

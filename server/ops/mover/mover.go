@@ -7,11 +7,11 @@
 //
 //  1. An intent in the directory requests the move (fleet.Directory.BeginMove). The target commits the begin of the
 //     import.
-//  2. The target pulls the messages from the active of the source, in several passes. In the meantime, the source
-//     serves the queues.
+//  2. The target pulls the messages from the active of the source, in several passes, and compares digests of both
+//     copies. In the meantime, the source serves the queues.
 //  3. If the last pass was short, the source fences the queues. The target pulls the rest of the messages and the
-//     state, compares the digests of both copies, and takes the queues. If this is not finished within fenceLimit, the
-//     target cancels the move.
+//     state, compares the digests of these, and takes the queues. If this is not finished within fenceLimit, the target
+//     cancels the move.
 //  4. After the take, the target changes the directory, the source deletes its copy, and the target forgets the move.
 //     After a cancellation, the source removes its fence, the target deletes the intent, and forgets the move.
 //
@@ -44,21 +44,41 @@ const (
 	// fenceLimit is the maximum time between the request for the fence and the take.
 	fenceLimit = 10 * time.Second
 	// shortPass is the duration of a pass after which the queues are fenced. The next pass would take about as long.
-	shortPass = 50 * time.Millisecond
-	maxPasses = 5
+	shortPass = 20 * time.Millisecond
+	maxPasses = 8
+	// pacedPasses is the number of passes in which both pairs slow down the copy in favor of their clients. Later passes
+	// are faster, so that the copy ends.
+	pacedPasses = 2
+	// preparedPasses is the maximum number of passes after PrepareFence has written something.
+	preparedPasses = 3
 	// retryInterval is the interval between attempts after a failure, and retryFenced that while the queues are fenced.
 	retryInterval = time.Second
 	retryFenced   = 50 * time.Millisecond
-	// maxDigestBytes is the maximum size of the messages of a move for which the digests are compared: the comparison
-	// reads all messages while the queues are fenced.
-	maxDigestBytes = 256 << 20
 	// maxEnded is the number of moves that have ended of which the state is kept for ListMoves.
 	maxEnded = 100
 )
 
-// Member is the part of member.Manager that this package uses.
+// Directory is the part of fleet.Directory that this package uses.
+type Directory interface {
+	Status() fleet.Status
+	Changed() <-chan struct{}
+	Await(ctx context.Context, fulfilled func(fleet.Status) bool) error
+	PairAddresses(pair string) []string
+	PairLive(pair string) bool
+	IsForgotten(pair string) bool
+	Owner(queue string) (fleet.Owner, bool, error)
+	Group(group string) (queues []string)
+	Moves() []fleet.Move
+	BeginMove(ctx context.Context, queues []string) (fleet.Move, error)
+	RestoreMove(ctx context.Context, m fleet.Move) error
+	CancelMove(ctx context.Context, epoch uint64) error
+	FinishMove(ctx context.Context, m fleet.Move) error
+}
+
+// Member is the membership of the pair in the fleet.
 type Member interface {
-	Directory() *fleet.Directory
+	// Directory returns the directory, or nil until the pair has joined the fleet.
+	Directory() Directory
 	SetBlocked(f func(queue string) bool)
 }
 
@@ -316,7 +336,7 @@ func (m *Manager) Moves() (moves []Progress, current bool) {
 }
 
 // active returns the primary and the directory of the active.
-func (m *Manager) active() (*replication.Primary, *fleet.Directory, error) {
+func (m *Manager) active() (*replication.Primary, Directory, error) {
 	session, err := m.o.Serving.Session()
 	if err != nil {
 		return nil, nil, err

@@ -95,7 +95,7 @@ func (s *pairs) client(address string) (pb.FleetServiceClient, error) {
 // find returns a client of the active of the source of a move, and its response to GetMoveSource. An error of a node
 // that is the active of this pair is returned as is; otherwise, the error is errUnreachable.
 func (s *pairs) find(
-	ctx context.Context, d *fleet.Directory, move fleet.Move,
+	ctx context.Context, d Directory, move fleet.Move,
 ) (pb.FleetServiceClient, *pb.GetMoveSourceResponse, error) {
 	addresses := d.PairAddresses(move.From)
 	for address, c := range s.conns {
@@ -129,7 +129,7 @@ func (s *pairs) find(
 
 // call sends a request to the active of a pair.
 func (s *pairs) call(
-	ctx context.Context, d *fleet.Directory, epoch uint64, pair string,
+	ctx context.Context, d Directory, epoch uint64, pair string,
 	request func(context.Context, pb.FleetServiceClient) error,
 ) error {
 	c, _, err := s.find(ctx, d, fleet.Move{Epoch: epoch, From: pair})

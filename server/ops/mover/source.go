@@ -19,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -94,6 +95,10 @@ func (m *Manager) Messages(
 		Queue: req.GetQueueId(), From: max(req.GetFrom(), 1), MaxMessages: readMessages, MaxBytes: responseBytes,
 		Buffer: new(store.ReadBuffer),
 	}
+	if req.GetUrgent() {
+		ctx = throttle.FullSpeed(ctx)
+	}
+	pace := m.o.Store.Pace(ctx, 0)
 	var list []store.Delivery
 	for from := r.From; ; {
 		var next uint64
@@ -108,13 +113,17 @@ func (m *Manager) Messages(
 		if len(list) == 0 {
 			return nil
 		}
-		resp := &pb.PullMessagesResponse{From: from}
+		resp, size := &pb.PullMessagesResponse{From: from}, 0
 		for i := range list {
 			resp.Sequences = append(resp.Sequences, list[i].Sequence)
 			resp.Records = append(resp.Records, list[i].Record)
+			size += len(list[i].Record)
 		}
 		if err := send(resp); err != nil {
 			return err
+		}
+		if err := pace.Did(ctx, size); err != nil {
+			return fmt.Errorf("read messages: %w", err)
 		}
 		// No message between the last one and next is live, but the next response must not leave a gap.
 		from, r.From = list[len(list)-1].Sequence+1, next
@@ -126,13 +135,18 @@ func (m *Manager) State(ctx context.Context, req *pb.PullStateRequest) (*pb.Pull
 	if _, _, err := m.active(); err != nil {
 		return nil, err
 	}
-	part, err := m.o.Store.ExportState(ctx, req.GetQueueId(), req.GetEpoch(), req.GetAfter(), responseBytes)
-	if err != nil {
-		return nil, fmt.Errorf("export the state: %w", err)
-	}
-	resp := &pb.PullStateResponse{Last: part.Last}
-	for _, p := range part.Pairs {
-		resp.Keys, resp.Values = append(resp.Keys, p.Key), append(resp.Values, p.Value)
+	resp, after := &pb.PullStateResponse{}, req.GetAfter()
+	for left := responseBytes; left > 0 && !resp.GetLast(); {
+		part, err := m.o.Store.ExportState(ctx, req.GetQueueId(), req.GetEpoch(), after, left)
+		if err != nil {
+			return nil, fmt.Errorf("export the state: %w", err)
+		}
+		resp.Last = part.Last
+		for _, p := range part.Pairs {
+			resp.Keys, resp.Values = append(resp.Keys, p.Key), append(resp.Values, p.Value)
+			left -= len(p.Key) + len(p.Value)
+			after = p.Key
+		}
 	}
 	return resp, nil
 }
@@ -161,7 +175,7 @@ func (m *Manager) Fence(ctx context.Context, req *pb.FenceQueuesRequest) error {
 	return nil
 }
 
-// Digests returns the digests of the fenced queues of a move.
+// Digests returns the digests of the state of the fenced queues of a move.
 func (m *Manager) Digests(ctx context.Context, epoch uint64) (*pb.GetMoveDigestsResponse, error) {
 	if _, _, err := m.active(); err != nil {
 		return nil, err
@@ -175,11 +189,11 @@ func (m *Manager) Digests(ctx context.Context, epoch uint64) (*pb.GetMoveDigests
 	}
 	resp := &pb.GetMoveDigestsResponse{}
 	for _, q := range move.Queues {
-		d, err := m.o.Store.DigestMoved(ctx, q.ID, epoch)
+		sum, messages, err := m.o.Store.DigestState(ctx, q.ID, epoch)
 		if err != nil {
 			return nil, fmt.Errorf("digest of %q: %w", q.Name, err)
 		}
-		resp.Digests = append(resp.Digests, &pb.MoveDigest{QueueId: q.ID, Sha256: d.SHA256[:], Messages: d.Messages})
+		resp.Digests = append(resp.Digests, &pb.MoveDigest{QueueId: q.ID, Sha256: sum[:], Messages: messages})
 	}
 	return resp, nil
 }

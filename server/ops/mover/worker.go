@@ -13,12 +13,12 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
-	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
@@ -30,7 +30,7 @@ func (w *worker) step(ctx context.Context, name string) error { return w.m.o.Ste
 type worker struct {
 	m     *Manager
 	p     *replication.Primary
-	d     *fleet.Directory
+	d     Directory
 	pairs *pairs
 	log   *zap.Logger
 }
@@ -189,8 +189,9 @@ func (w *worker) cancel(ctx context.Context, move fleet.Move, reason error) erro
 	}
 	w.log.Warn("move of queues canceled", zap.Uint64("epoch", move.Epoch), zap.Error(reason))
 	w.m.update(move, func(p *Progress) {
-		if p.Phase != PhaseCanceled { // by an operator
-			p.Phase, p.Reason = PhaseCanceled, reason
+		p.Phase = PhaseCanceled
+		if p.Reason == nil { // otherwise, an operator has canceled the move
+			p.Reason = reason
 		}
 	})
 	return nil
@@ -207,7 +208,7 @@ func (w *worker) transfer(ctx context.Context, move fleet.Move, logged *queue.Mo
 	if err := w.step(ctx, "copy"); err != nil {
 		return err
 	}
-	t := &transfer{worker: w, move: move}
+	t := &transfer{worker: w, move: move, verified: map[uint64]uint64{}, imported: make(chan struct{}, 1)}
 	var source *pb.GetMoveSourceResponse
 	var err error
 	if t.source, source, err = w.pairs.find(ctx, w.d, move); err != nil {
@@ -235,6 +236,12 @@ type transfer struct {
 	move   fleet.Move
 	source pb.FleetServiceClient
 	bytes  uint64 // of all live messages
+
+	// verified contains the lowest sequences that are not verified yet, by the numbers of the queues at this pair.
+	verified map[uint64]uint64
+	imported chan struct{} // receives a value after an import; capacity 1
+	// urgent is set when both pairs must not slow down the copy in favor of their clients.
+	urgent bool
 }
 
 // check verifies that the queues of the source are those of the import.
@@ -251,20 +258,30 @@ func (t *transfer) check(source *pb.GetMoveSourceResponse, logged *queue.Move) e
 	return nil
 }
 
-// copy pulls messages until a pass is short.
+// copy pulls and verifies messages until a pass is short.
 func (t *transfer) copy(ctx context.Context) error {
+	prepared, last := false, maxPasses
 	for pass := 1; ; pass++ {
 		t.m.update(t.move, func(p *Progress) {
 			p.Phase, p.Passes, p.Err = PhaseCopying, pass, nil
 			p.RemainingBytes = t.bytes - min(t.bytes, p.CopiedBytes)
 		})
+		t.urgent = pass > pacedPasses
 		began := time.Now()
-		if err := t.pullAll(ctx); err != nil {
+		if err := t.copyPass(ctx); err != nil {
 			return err
 		}
-		if pass == maxPasses || time.Since(began) <= shortPass {
+		if time.Since(began) > shortPass && pass < last {
+			continue
+		}
+		if prepared {
 			return nil
 		}
+		var err error
+		if prepared, err = t.prepare(ctx); err != nil || !prepared {
+			return err
+		}
+		last = pass + preparedPasses
 	}
 }
 
@@ -298,18 +315,29 @@ func (t *transfer) pull(ctx context.Context, q queue.MovedQueue) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := t.source.PullMessages(ctx, &pb.PullMessagesRequest{
-		Epoch: t.move.Epoch, QueueId: q.Source, From: q.Next,
+		Epoch: t.move.Epoch, QueueId: q.Source, From: q.Next, Urgent: t.urgent,
 	})
 	if err != nil {
 		return fromStatus(err)
 	}
+	l := newPipeline(ctx, t.p)
+	l.committed = func(size uint64) {
+		t.m.update(t.move, func(p *Progress) {
+			p.CopiedBytes += size
+			p.RemainingBytes -= min(p.RemainingBytes, size)
+		})
+		select {
+		case t.imported <- struct{}{}:
+		default:
+		}
+	}
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return nil
+			return l.finish(nil)
 		}
 		if err != nil {
-			return fromStatus(err)
+			return l.finish(fromStatus(err))
 		}
 		sequences, records := resp.GetSequences(), resp.GetRecords()
 		if len(sequences) != len(records) || len(sequences) == 0 {
@@ -317,21 +345,19 @@ func (t *transfer) pull(ctx context.Context, q queue.MovedQueue) error {
 				len(records))
 		}
 		size := uint64(0)
-		err = commit(ctx, t.p, func(b *txn.Builder) {
+		for _, rec := range records {
+			size += uint64(len(rec))
+		}
+		err = l.submit(size, func(b *txn.Builder) {
 			b.BeginImport(q.ID, t.move.Epoch, resp.GetFrom())
 			for i, rec := range records {
 				b.Import(sequences[i], rec)
-				size += uint64(len(rec))
 			}
 			b.EndImport()
 		})
 		if err != nil {
-			return err
+			return l.finish(err)
 		}
-		t.m.update(t.move, func(p *Progress) {
-			p.CopiedBytes += size
-			p.RemainingBytes -= min(p.RemainingBytes, size)
-		})
 	}
 }
 
@@ -342,6 +368,7 @@ var errSlow = fmt.Errorf("queues were not taken within %v after the fence was re
 func (t *transfer) takeFenced(ctx context.Context) error {
 	t.m.setOpen(t.move.Epoch, false)
 	t.m.update(t.move, func(p *Progress) { p.Phase = PhaseFenced })
+	t.urgent = true
 	began := time.Now()
 	limited, cancel := context.WithTimeout(ctx, fenceLimit)
 	defer cancel()
@@ -401,15 +428,14 @@ func (t *transfer) tryTake(ctx context.Context) error {
 	if err := t.step(ctx, "state"); err != nil {
 		return err
 	}
-	for _, q := range logged.Queues {
-		if err := t.pullState(ctx, q); err != nil {
-			return fmt.Errorf("copy the state of %q: %w", q.Name, err)
-		}
+	digests, err := t.pullRest(ctx, &logged)
+	if err != nil {
+		return err
 	}
 	if err := t.step(ctx, "compare"); err != nil {
 		return err
 	}
-	if err := t.compare(ctx); err != nil {
+	if err := t.compare(ctx, &logged, digests); err != nil {
 		return err
 	}
 	if err := t.step(ctx, "take"); err != nil {
@@ -418,7 +444,33 @@ func (t *transfer) tryTake(ctx context.Context) error {
 	return commit(ctx, t.p, func(b *txn.Builder) { b.TakeMoved(t.move.Epoch) })
 }
 
-func (t *transfer) pullState(ctx context.Context, q queue.MovedQueue) error {
+// pullRest transfers the state of the queues. At the same time, it verifies the last messages, and requests the digests
+// of the state from the source.
+func (t *transfer) pullRest(ctx context.Context, logged *queue.Move) (digests []*pb.MoveDigest, _ error) {
+	g, limited := errgroup.WithContext(ctx)
+	g.Go(func() error { return t.verifyAll(limited) })
+	g.Go(func() error {
+		resp, err := t.source.GetMoveDigests(limited, &pb.GetMoveDigestsRequest{Epoch: t.move.Epoch})
+		if err != nil {
+			return fmt.Errorf("digests of the source: %w", fromStatus(err))
+		}
+		digests = resp.GetDigests()
+		return nil
+	})
+	g.Go(func() error {
+		// A transaction that is committed after an attempt has failed would make the next attempt fail.
+		l := newPipeline(ctx, t.p)
+		for _, q := range logged.Queues {
+			if err := t.pullState(limited, l, q); err != nil {
+				return l.finish(fmt.Errorf("copy the state of %q: %w", q.Name, err))
+			}
+		}
+		return l.finish(nil)
+	})
+	return digests, g.Wait()
+}
+
+func (t *transfer) pullState(ctx context.Context, l *pipeline, q queue.MovedQueue) error {
 	for after, complete := q.After, q.Complete; !complete; {
 		resp, err := t.source.PullState(ctx, &pb.PullStateRequest{Epoch: t.move.Epoch, QueueId: q.Source, After: after})
 		if err != nil {
@@ -428,63 +480,51 @@ func (t *transfer) pullState(ctx context.Context, q queue.MovedQueue) error {
 		if len(keys) != len(values) || len(keys) == 0 && !resp.GetLast() {
 			return fmt.Errorf("%w: response with %d keys and %d values", txn.ErrMalformed, len(keys), len(values))
 		}
-		pairs := make([]txn.StatePair, len(keys))
-		for i := range keys {
-			pairs[i] = txn.StatePair{Key: keys[i], Value: values[i]}
+		for len(keys) > 0 {
+			n := sameKind(keys)
+			pairs := make([]txn.StatePair, n)
+			for i := range n {
+				pairs[i] = txn.StatePair{Key: keys[i], Value: values[i]}
+			}
+			from := after
+			err := l.submit(0, func(b *txn.Builder) { b.ImportState(q.ID, t.move.Epoch, from, pairs, false) })
+			if err != nil {
+				return err
+			}
+			after, keys, values = keys[n-1], keys[n:], values[n:]
 		}
-		err = commit(ctx, t.p, func(b *txn.Builder) { b.ImportState(q.ID, t.move.Epoch, after, pairs, resp.GetLast()) })
-		if err != nil {
-			return err
-		}
-		if complete = resp.GetLast(); !complete {
-			after = keys[len(keys)-1]
+		if complete = resp.GetLast(); complete {
+			err := l.submit(0, func(b *txn.Builder) { b.ImportState(q.ID, t.move.Epoch, after, nil, true) })
+			if err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-var errDiffer = errors.New("copy of the queue differs from the source")
+// sameKind returns the number of keys with the kind of the first one.
+func sameKind(keys [][]byte) (n int) {
+	for n < len(keys) && bytes.HasPrefix(keys[n], keys[0][:min(1, len(keys[0]))]) {
+		n++
+	}
+	return n
+}
 
-// compare compares the digests of both copies, unless the queues are too large.
-func (t *transfer) compare(ctx context.Context) error {
-	if t.bytes > maxDigestBytes {
-		t.log.Info("digests of queues not compared, because of their size", zap.Uint64("epoch", t.move.Epoch),
-			zap.Uint64("bytes", t.bytes))
-		return nil
+// compare compares the digests of the state of both copies.
+func (t *transfer) compare(ctx context.Context, logged *queue.Move, digests []*pb.MoveDigest) error {
+	theirs := map[uint64]*pb.MoveDigest{}
+	for _, d := range digests {
+		theirs[d.GetQueueId()] = d
 	}
-	logged, err := t.logged()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type answer struct {
-		resp *pb.GetMoveDigestsResponse
-		err  error
-	}
-	answers := make(chan answer, 1)
-	go func() { // concurrently, because the queues are fenced
-		resp, err := t.source.GetMoveDigests(ctx, &pb.GetMoveDigestsRequest{Epoch: t.move.Epoch})
-		answers <- answer{resp, err}
-	}()
-	own := map[uint64]store.MoveDigest{}
 	for _, q := range logged.Queues {
-		if own[q.Source], err = t.m.o.Store.DigestMoved(ctx, q.ID, t.move.Epoch); err != nil {
+		ours, messages, err := t.m.o.Store.DigestState(ctx, q.ID, t.move.Epoch)
+		if err != nil {
 			return fmt.Errorf("digest of %q: %w", q.Name, err)
 		}
-	}
-	a := <-answers
-	if a.err != nil {
-		return fmt.Errorf("digests of the source: %w", fromStatus(a.err))
-	}
-	if len(a.resp.GetDigests()) != len(own) {
-		return fmt.Errorf("%w: %d queues, not %d", errDiffer, len(a.resp.GetDigests()), len(own))
-	}
-	for _, theirs := range a.resp.GetDigests() {
-		ours := own[theirs.GetQueueId()]
-		if !bytes.Equal(ours.SHA256[:], theirs.GetSha256()) || ours.Messages != theirs.GetMessages() {
-			return fmt.Errorf("%w: queue %d of the source, %d and %d messages", errDiffer, theirs.GetQueueId(),
-				theirs.GetMessages(), ours.Messages)
+		d := theirs[q.Source]
+		if !bytes.Equal(ours[:], d.GetSha256()) || messages != d.GetMessages() {
+			return fmt.Errorf("%w: state of %q, %d and %d messages", errDiffer, q.Name, d.GetMessages(), messages)
 		}
 	}
 	return nil

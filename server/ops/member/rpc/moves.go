@@ -99,6 +99,34 @@ func (s *Service) PullMessages(
 	return s.status(err)
 }
 
+// DigestMessages implements FleetService.
+func (s *Service) DigestMessages(
+	ctx context.Context, req *pb.DigestMessagesRequest,
+) (resp *pb.DigestMessagesResponse, _ error) {
+	m, err := s.mover()
+	if err == nil {
+		resp, err = m.MessageDigests(ctx, req)
+	}
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return resp, nil
+}
+
+// PrepareFence implements FleetService.
+func (s *Service) PrepareFence(
+	ctx context.Context, req *pb.PrepareFenceRequest,
+) (resp *pb.PrepareFenceResponse, _ error) {
+	m, err := s.mover()
+	if err == nil {
+		resp, err = m.Prepare(ctx, req)
+	}
+	if err != nil {
+		return nil, s.status(err)
+	}
+	return resp, nil
+}
+
 // PullState implements FleetService.
 func (s *Service) PullState(ctx context.Context, req *pb.PullStateRequest) (resp *pb.PullStateResponse, _ error) {
 	m, err := s.mover()
