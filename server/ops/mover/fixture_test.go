@@ -387,6 +387,11 @@ var errNoGroups = errors.New("not simulated")
 func (v view) Directory() Directory               { return v }
 func (v view) SetBlocked(func(queue string) bool) {}
 func (v view) Group(string) []string              { return nil }
+func (v view) PairLive(string) bool               { return true }
+func (v view) IsForgotten(string) bool            { return false }
+func (v view) Owner(string) (fleet.Owner, bool, error) {
+	return fleet.Owner{}, false, nil
+}
 
 func (v view) Status() fleet.Status {
 	v.mu.Lock()

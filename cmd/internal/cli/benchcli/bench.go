@@ -143,6 +143,22 @@ func (f *Flags) Parse() (p Params, err error) {
 	return p, nil
 }
 
+// AllSettings returns the settings of the nodes to start.
+func (f *Flags) AllSettings(p Params) map[string]string {
+	settings := harness.SmallNodes()
+	settings["log.format"] = "json"
+	settings["sync"], settings["page-size"], settings["memory.budget"] = f.Sync, p.PageSize.String(), p.Memory.String()
+	settings["memory.page-cache"] = f.PageCache
+	delete(settings, "wal.segment-bytes")
+	maps.Copy(settings, f.Settings)
+	for name, value := range f.Set { // name is the key of a setting, or the name of its flag
+		flag := strings.ReplaceAll(name, ".", "-")
+		maps.DeleteFunc(settings, func(k, _ string) bool { return strings.ReplaceAll(k, ".", "-") == flag })
+		settings[name] = value
+	}
+	return settings
+}
+
 // WithTarget runs fn with the system under test: the nodes in --addr, or else a new pair or standalone node. WithTarget
 // stops a new pair or node after fn, and removes its data.
 func WithTarget(
@@ -161,17 +177,7 @@ func WithTarget(
 		return err
 	}
 	defer remove()
-	settings := harness.SmallNodes()
-	settings["log.format"] = "json"
-	settings["sync"], settings["page-size"], settings["memory.budget"] = f.Sync, p.PageSize.String(), p.Memory.String()
-	settings["memory.page-cache"] = f.PageCache
-	delete(settings, "wal.segment-bytes")
-	maps.Copy(settings, f.Settings)
-	for name, value := range f.Set { // name is the key of a setting, or the name of its flag
-		flag := strings.ReplaceAll(name, ".", "-")
-		maps.DeleteFunc(settings, func(k, _ string) bool { return strings.ReplaceAll(k, ".", "-") == flag })
-		settings[name] = value
-	}
+	settings := f.AllSettings(p)
 	start := harness.Options{
 		Dir: dir, Standalone: f.Standalone, Raft: f.Raft, Links: f.Links, EtcdLinks: f.Links,
 		Settings: settings, NodeSettings: f.NodeSettings,

@@ -118,3 +118,26 @@ func TestMaintenance(t *testing.T) {
 	require.True(t, ok)
 	require.Contains(t, moment, "step")
 }
+
+// A queue moves between two pairs while messages are published, and the results of each move are printed.
+func TestMove(t *testing.T) {
+	c := clitest.CLI{T: t, Program: lab.Run}
+	for _, wrong := range []string{"--rate=0", "--publishers=0", "--publishers=501", "--quiet=0s", "--rounds=0", "--size=x"} {
+		_, _, code := c.Run("", "move", wrong)
+		require.Equal(t, cli.ExitUsage, code, wrong)
+	}
+	lines := c.Lines("move", "--messages", "1000", "--size", "100", "--rounds", "2", "--quiet", "300ms", "--rate", "100",
+		"--sync", "off", "--dedup-window", "1h")
+	require.Len(t, lines, 3)
+	for i, phase := range []string{"to pair-2", "to pair-1"} {
+		require.Equal(t, phase, lines[i]["phase"])
+		for _, field := range []string{"pause_ms", "fenced_ms", "mb", "mb_per_s", "passes"} {
+			require.Positive(t, lines[i][field], field)
+		}
+		quiet, ok := lines[i]["quiet"].(map[string]any)
+		require.True(t, ok)
+		require.Positive(t, quiet["messages"])
+	}
+	require.Equal(t, true, lines[2]["median"])
+	require.GreaterOrEqual(t, lines[2]["fenced_ms_max"], lines[2]["fenced_ms_median"])
+}

@@ -33,6 +33,8 @@ type Latencies struct {
 	P99      float64 `json:"p99_ms"`
 	P999     float64 `json:"p999_ms"`
 	Max      float64 `json:"max_ms"`
+	// Call is the longest time of a publish, without the delay by previous ones.
+	Call float64 `json:"max_call_ms"`
 	// BySecond contains the maximum of each second of the phase.
 	BySecond []float64 `json:"max_ms_by_second"`
 }
@@ -42,6 +44,7 @@ type steadyLoad struct {
 	mu    sync.Mutex // guards the fields below
 	phase *hdrhistogram.Histogram
 	since time.Time
+	call  time.Duration
 	slow  []float64 // longest latency in each second of the phase, in milliseconds
 	step  string    // current step of the operation
 	slots []Slow    // longest latency in each slotTime
@@ -74,11 +77,13 @@ func (p *steadyLoad) next() Latencies {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	h, d, slow := p.phase, time.Since(p.since), p.slow
-	p.phase, p.since, p.slow, p.slots = bench.NewHistogram(), time.Now(), nil, nil
+	call := p.call
+	p.phase, p.since, p.call, p.slow, p.slots = bench.NewHistogram(), time.Now(), 0, nil, nil
 	ms := func(us int64) float64 { return float64(us) / 1000 }
 	return Latencies{
 		Messages: h.TotalCount(), Seconds: d.Seconds(), P50: ms(h.ValueAtQuantile(50)), P99: ms(h.ValueAtQuantile(99)),
 		P999: ms(h.ValueAtQuantile(99.9)), Max: ms(h.Max()), BySecond: slow,
+		Call: ms(call.Microseconds()),
 	}
 }
 
@@ -100,6 +105,13 @@ func (p *steadyLoad) Duration(d time.Duration) {
 	case ms > p.slots[last].P100:
 		p.slots[last].P100, p.slots[last].Step = ms, p.step
 	}
+}
+
+// called records the time of a publish.
+func (p *steadyLoad) called(d time.Duration) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.call = max(p.call, d)
 }
 
 type steady struct {
@@ -157,12 +169,14 @@ func (p *steadyLoad) run(
 			return nil
 		case <-timer.C:
 		}
+		began := time.Now()
 		if _, err := producer.Publish(ctx, queue, m); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return fmt.Errorf("publish: %w", err)
 		}
+		p.called(time.Since(began))
 		p.Duration(time.Since(due))
 	}
 }
