@@ -5,6 +5,8 @@
 package node
 
 import (
+	"context"
+
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
@@ -13,3 +15,6 @@ func disk() (vfs.FS, error) { return vfs.OS(), nil }
 
 // bootID returns a simulated boot ID. If it is empty, the boot ID of the kernel is used.
 func bootID() string { return "" }
+
+// moveStep returns the default of Environment.MoveStep.
+func moveStep() func(ctx context.Context, step string) error { return nil }

@@ -5,6 +5,7 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"net"
@@ -45,3 +46,7 @@ func disk() (vfs.FS, error) {
 // bootID returns the boot ID of the simulated machine that a test has set. If it is empty, the boot ID of the
 // kernel is used.
 func bootID() string { return os.Getenv(faultdisk.VariableBoot) }
+
+// moveStep returns the default of Environment.MoveStep: a function that stops moves of queues before the steps that a
+// test selects, or nil.
+func moveStep() func(ctx context.Context, step string) error { return faultdisk.MoveStep() }

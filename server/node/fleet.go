@@ -39,10 +39,14 @@ func (n *node) newFleet() (err error) {
 	if err != nil {
 		return fmt.Errorf("%w: %w", config.ErrInvalid, err)
 	}
+	step := n.environment.MoveStep
+	if step == nil {
+		step = moveStep()
+	}
 	n.mover = mover.New(mover.Options{
 		Pair: n.cfg.Fleet.Pair, Member: moverMember{n.fleet}, Store: n.store, Serving: n.serving,
 		Dial:      n.environment.dialOptions(mover.DialOptions(n.secrets.own, n.secrets.fleetToken)),
-		Supported: func() error { return n.supports("fleets") }, Step: n.environment.MoveStep, Logger: n.log.Named("mover"),
+		Supported: func() error { return n.supports("fleets") }, Step: step, Logger: n.log.Named("mover"),
 		Paused: func(d time.Duration) { n.latencies.Paused(d) },
 	})
 	return nil
