@@ -275,20 +275,31 @@ async def test_cycle_of_publishes(clock: Clock) -> None:
 
 
 async def test_outdated_owner_is_not_followed() -> None:
-    """Of two responses, the one with the higher epoch is newer: the request is retried at the same pair."""
+    """A recorded owner with a higher epoch is retained, unless it is the pair that responded."""
+    async with Node() as a, Node() as b, Node() as c, steady_client([a.address]) as client:
+        fleet = client._called().fleet
+        owner = fleet.redirect(fleet.home, owned("q", "b", b, epoch=5))
+        assert owner is not fleet.home
+        assert fleet.redirect(fleet.home, owned("q", "c", c, epoch=4)) is owner
+        assert fleet.redirect(owner, owned("q", "a", a, epoch=4)) is fleet.home
+        assert fleet.route("q") is fleet.home
+
+
+async def test_canceled_move() -> None:
+    """The source of a canceled move owns the queue under a lower epoch than that of the move."""
     async with Node() as a, Node() as b, steady_client([a.address]) as client:
 
-        async def purge(n: int, context: Context) -> queue_pb2.PurgeQueueResponse:
+        async def fenced_first(n: int, context: Context) -> queue_pb2.PurgeQueueResponse:
             if n == 1:
-                await abort_not_owner(context, owned("q", "a", a, epoch=4))
+                await abort_not_owner(context, owned("q", "b", b, epoch=5))
             return await purges(n, context)
 
-        a.on_purge, b.on_purge = refuses_purge(owned("q", "b", b, epoch=5)), purge
+        a.on_purge, b.on_purge = fenced_first, refuses_purge(owned("q", "a", a, epoch=4))
         assert await client.admin.purge_queue("q", timeout=BOUND) == 3
-        assert [len(a.purges), len(b.purges)] == [1, 2]
-        b.on_purge, a.on_purge = refuses_purge(owned("q", "a", a, epoch=6)), purges
+        assert [len(a.purges), len(b.purges)] == [2, 1]
+        b.on_purge, a.on_purge = purges, refuses_purge(owned("q", "b", b, epoch=6))
         assert await client.admin.purge_queue("q", timeout=BOUND) == 3
-        assert [len(a.purges), len(b.purges)] == [2, 3]
+        assert [len(a.purges), len(b.purges)] == [3, 2]
 
 
 async def test_administrative_calls() -> None:

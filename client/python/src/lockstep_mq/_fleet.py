@@ -108,11 +108,14 @@ class Fleet:
     def redirect(self, at: Pair, n: types_pb2.NotOwner) -> Pair:
         """Record the owner that a pair has reported, and return the pair for the next attempt.
 
+        A recorded owner with a higher epoch is retained, unless it is the pair that responded: after a canceled move,
+        the owner has a lower epoch than the target of the move, which a fenced source has reported.
+
         Raises:
             InvalidRequest: The token must not be sent to the addresses of the owner.
         """
         known = self._owners.get(n.queue)
-        if known is not None and known[1] > n.epoch:
+        if known is not None and known[1] > n.epoch and known[0] is not at:
             return known[0]  # the response is outdated
         owner = self._pair(n)
         if owner is None:
