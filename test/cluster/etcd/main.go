@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command etcd runs an etcd in a separate process, for tests that set its clock. (Without such a test, a pair's etcd
-// runs in the test process.) The program writes its address to standard output, and exits when standard input is
-// closed.
+// Command etcd runs an etcd in a separate process, for tests that set its clock or kill it. (Without such a test, a
+// pair's etcd runs in the test process.) The program writes its address to standard output, and exits when standard
+// input is closed. The listen address is an optional argument; default 127.0.0.1:0.
 package main
 
 import (
@@ -22,10 +22,14 @@ func main() {
 }
 
 func run() error {
-	if len(os.Args) != 2 {
-		return fmt.Errorf("usage: %s <data directory>", os.Args[0])
+	if len(os.Args) < 2 || len(os.Args) > 3 {
+		return fmt.Errorf("usage: %s <data directory> [<listen address>]", os.Args[0])
 	}
-	server, err := embedded.Start(context.Background(), embedded.Options{Dir: os.Args[1], UnsafeNoFsync: true})
+	o := embedded.Options{Dir: os.Args[1], UnsafeNoFsync: true}
+	if len(os.Args) == 3 {
+		o.Address = os.Args[2]
+	}
+	server, err := embedded.Start(context.Background(), o)
 	if err != nil {
 		return err
 	}
