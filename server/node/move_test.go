@@ -380,6 +380,7 @@ func TestCancelMove(t *testing.T) {
 	for _, m := range list.GetMoves() {
 		require.Equal(t, pb.MovePhase_MOVE_PHASE_NOT_MOVED, m.GetPhase())
 		require.NotEmpty(t, m.GetError())
+		require.Equal(t, list.GetMoves()[0].GetError(), m.GetError(), "the same reason, although a later step has failed")
 	}
 }
 

@@ -397,9 +397,21 @@ func (m *Manager) Cancel(ctx context.Context, epoch uint64) error {
 	if err := commit(ctx, p, func(b *txn.Builder) { b.CancelImport(epoch) }); err != nil {
 		return fmt.Errorf("cancel move %d: %w", epoch, err)
 	}
-	m.update(fleet.Move{Epoch: epoch}, func(p *Progress) { p.Phase, p.Reason = PhaseCanceled, errCanceled })
+	m.canceled(fleet.Move{Epoch: epoch}, errCanceled)
 	m.notify()
 	return nil
+}
+
+// canceled records a cancellation, and its reason unless it is known. The move may have ended in the meantime.
+func (m *Manager) canceled(move fleet.Move, reason error) {
+	m.update(move, func(p *Progress) {
+		if p.Phase != PhaseNotMoved {
+			p.Phase = PhaseCanceled
+		}
+		if p.Reason == nil {
+			p.Reason = reason
+		}
+	})
 }
 
 // commit commits an operation of a move.

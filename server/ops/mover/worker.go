@@ -188,12 +188,7 @@ func (w *worker) cancel(ctx context.Context, move fleet.Move, reason error) erro
 		return errors.Join(reason, err)
 	}
 	w.log.Warn("move of queues canceled", zap.Uint64("epoch", move.Epoch), zap.Error(reason))
-	w.m.update(move, func(p *Progress) {
-		p.Phase = PhaseCanceled
-		if p.Reason == nil { // otherwise, an operator has canceled the move
-			p.Reason = reason
-		}
-	})
+	w.m.canceled(move, reason)
 	return nil
 }
 
