@@ -30,6 +30,7 @@ suites=(
   "./test/docs 30m"
   "./test/hostile 60m"
   "./test/sites/real 30m"
+  "./test/fleet 30m"
   "./test/chaos ${CHAOS_TIMEOUT:-120m}"
 )
 # These scripts install third-party programs. Exit code 3: the script cannot run here, for the reason that it prints.

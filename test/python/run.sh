@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Checks the Python client: formatting, types, tests that kill the active of a pair, test/conformance, switches
-# between two sites (test/sites/real), and a wheel that is built and installed. It creates a virtual environment and
-# installs the pinned client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3: the test cannot run here.
+# between two sites (test/sites/real), moves of queues (test/fleet), and a wheel that is built and installed. It creates
+# a virtual environment and installs the pinned client/python/requirements-dev.txt from PyPI. Exit code 0: success; 3:
+# the test cannot run here.
 # Usage:
 #   test/python/run.sh        everything
 #   PYTHON=python3.13 test/python/run.sh
@@ -59,6 +60,10 @@ sites() {
   LOCKSTEP_PYTHON=$bin/python LOCKSTEP_ROUNDS=4 go test -tags deep -count=1 -timeout 15m ./test/sites/real -run TestSwitches
 }
 
+moves() {
+  LOCKSTEP_PYTHON=$bin/python go test -tags deep -count=1 -timeout 15m ./test/fleet
+}
+
 # The clean environment contains only the requirements of the wheel. Tracing is an extra, so OpenTelemetry must be
 # missing.
 wheel() {
@@ -78,7 +83,7 @@ print("lockstep-mq", lockstep_mq.__version__, "can be installed and imported")
 '
 }
 
-parts=(tests conformance sites generated_and_style wheel)
+parts=(tests conformance sites moves generated_and_style wheel)
 step "in parallel: ${parts[*]}"
 declare -A running
 for part in "${parts[@]}"; do
@@ -89,7 +94,7 @@ for part in "${parts[@]}"; do
   running[$part]=$!
 done
 failed=()
-for part in generated_and_style wheel conformance sites tests; do
+for part in generated_and_style wheel conformance sites moves tests; do
   wait "${running[$part]}" || failed+=("$part")
   step "$part"
   cat "$work/$part.log"
