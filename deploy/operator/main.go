@@ -21,8 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/controller"
 )
 
-// version is set by the linker.
-var version = "unknown"
+var version = "unknown" //nolint:gochecknoglobals // set by the linker
 
 func main() {
 	if err := run(); err != nil {

@@ -21,7 +21,9 @@ import (
 const Group = "lockstep-mq.io"
 
 // GroupVersion returns the group and the version of the resources.
-func GroupVersion() schema.GroupVersion { return schema.GroupVersion{Group: Group, Version: "v1alpha1"} }
+func GroupVersion() schema.GroupVersion {
+	return schema.GroupVersion{Group: Group, Version: "v1alpha1"}
+}
 
 // AddToScheme adds the resources to a scheme. It returns no error.
 func AddToScheme(s *runtime.Scheme) error {

@@ -116,9 +116,6 @@ func (r *PairReconciler) drainStep(ctx context.Context, pair *v1alpha1.LockstepP
 	if err := r.observe(ctx, pair, o); err != nil {
 		return false, err
 	}
-	if o.conn == nil {
-		return false, o.err
-	}
 	if pair.Status.Drain.Phase == phaseStopping {
 		return r.stop(ctx, pair, o)
 	}

@@ -98,7 +98,9 @@ func (p *Pair) site(own values) error {
 }
 
 // usesEtcd reports whether the nodes use etcd: for the cluster record or for a fleet.
-func (p *Pair) usesEtcd() bool { return p.s.Coordinator.Type == coordinatorEtcd || p.s.Fleet.Pair != "" }
+func (p *Pair) usesEtcd() bool {
+	return p.s.Coordinator.Type == coordinatorEtcd || p.s.Fleet.Pair != ""
+}
 
 func (p *Pair) coordinator() values {
 	coordinator, etcd := values{}, values{}

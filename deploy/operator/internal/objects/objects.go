@@ -77,7 +77,9 @@ func (p *Pair) PodName(i int) string { return fmt.Sprintf("%s-%d", p.o.Name, i) 
 func (p *Pair) ClaimName(i int) string { return "data-" + p.PodName(i) }
 
 // Address returns the address of a node, host:port.
-func (p *Pair) Address(i int) string { return fmt.Sprintf("%s.%s:%d", p.PodName(i), p.domain(), grpcPort) }
+func (p *Pair) Address(i int) string {
+	return fmt.Sprintf("%s.%s:%d", p.PodName(i), p.domain(), grpcPort)
+}
 
 // Addresses returns the addresses of both nodes.
 func (p *Pair) Addresses() []string { return []string{p.Address(0), p.Address(1)} }
@@ -187,7 +189,9 @@ func (p *Pair) All() ([]client.Object, error) {
 	return all, nil
 }
 
-func typeMeta(version, kind string) metav1.TypeMeta { return metav1.TypeMeta{APIVersion: version, Kind: kind} }
+func typeMeta(version, kind string) metav1.TypeMeta {
+	return metav1.TypeMeta{APIVersion: version, Kind: kind}
+}
 
 func (p *Pair) role() client.Object {
 	return &rbacv1.Role{

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
 )
 
 // ErrInvalid is returned for a spec that contradicts itself.
@@ -310,4 +309,3 @@ func (p *Pair) certificate() client.Object {
 	u.SetLabels(meta.Labels)
 	return u
 }
-

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+)
+
+func pairIn(name string, isHealthy bool) *v1alpha1.LockstepPair {
+	p := &v1alpha1.LockstepPair{ObjectMeta: metav1.ObjectMeta{Name: name, Generation: 2}}
+	p.Status.ObservedGeneration = 2
+	for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionInSync} {
+		setCondition(&p.Status.Conditions, 2, kind, isHealthy, "Test", "")
+	}
+	setCondition(&p.Status.Conditions, 2, v1alpha1.ConditionProgressing, false, "Test", "")
+	return p
+}
+
+func TestNextPair(t *testing.T) {
+	a, b, broken := pairIn("a", true), pairIn("b", true), pairIn("broken", false)
+	outdated := pairIn("outdated", true)
+	outdated.Generation++
+	type pairs = []*v1alpha1.LockstepPair
+	require.Nil(t, nextPair(nil, pairs{a}))
+	require.Equal(t, a, nextPair(pairs{a, b}, nil))
+	require.Equal(t, b, nextPair(pairs{b}, pairs{a}))
+	require.Equal(t, broken, nextPair(pairs{a, broken}, nil), "a change can repair a pair")
+	require.Nil(t, nextPair(pairs{a}, pairs{broken}), "the last change has not succeeded")
+	require.Nil(t, nextPair(pairs{broken}, pairs{outdated}), "the last change is not observed yet")
+}
+
+func TestBatch(t *testing.T) {
+	queues := []queueLinks{
+		{name: "a", with: []string{"dead"}},
+		{name: "b", group: "g"},
+		{name: "c", with: []string{"elsewhere"}},
+		{name: "d", group: "g"},
+		{name: "dead"},
+		{name: "e", with: []string{"dead"}},
+	}
+	require.Equal(t, [][]string{{"a", "dead", "e"}, {"b", "d"}, {"c"}}, connected(queues))
+
+	batches, err := batch(queues, nil, 2)
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{"a", "dead", "e", "b", "d", "c"}}, batches)
+	batches, err = batch(queues, map[string]bool{"e": true}, 2)
+	require.NoError(t, err)
+	require.Equal(t, [][]string{{"b", "d", "c"}}, batches)
+	batches, err = batch(queues, nil, 0)
+	require.NoError(t, err)
+	require.Empty(t, batches)
+}
+
+func TestBatchLimit(t *testing.T) {
+	var queues []queueLinks
+	for i := range 120 {
+		queues = append(queues, queueLinks{name: fmt.Sprintf("q%03d", i)})
+	}
+	batches, err := batch(queues, nil, 2)
+	require.NoError(t, err)
+	require.Len(t, batches, 2)
+	require.Len(t, batches[0], maxMoveQueues)
+	require.Len(t, batches[1], maxMoveQueues)
+	for i := range 51 {
+		queues[i].group = "large"
+	}
+	batches, err = batch(queues, nil, 3)
+	require.Error(t, err)
+	require.Len(t, batches, 2)
+	require.Equal(t, "q051", batches[0][0])
+}
+
+func TestTargets(t *testing.T) {
+	busy, unfinished := targets([]*pb.FleetMove{
+		{From: "b", To: "a", Queues: []string{"q"}, Phase: pb.MovePhase_MOVE_PHASE_COPYING},
+		{From: "b", To: "c", Queues: []string{"r"}, Phase: pb.MovePhase_MOVE_PHASE_DONE},
+		{From: "a", To: "c", Queues: []string{"s"}},
+		{From: "c", To: "b", Queues: []string{"t"}},
+	}, "b")
+	require.Equal(t, 2, unfinished)
+	require.Equal(t, map[string][]string{"a": {"q"}, "b": {"t"}}, busy)
+}
+
+func TestFleetPairs(t *testing.T) {
+	fleet := &v1alpha1.LockstepFleet{ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: "data"}}
+	fleet.Spec.Count = 2
+	fleet.Spec.Template.Spec.Coordinator.Etcd.Endpoints = []string{"etcd:2379"}
+	fleet.Spec.Template.Spec.Fleet.Labels = map[string]string{"region": "eu"}
+	pairs := pairsOf(fleet)
+	require.Equal(t, []v1alpha1.FleetPair{{Name: "a"}, {Name: "b"}}, pairs)
+	a, err := desired(fleet, pairs[0])
+	require.NoError(t, err)
+	require.Equal(t, "shop-a", a.Name)
+	require.Equal(t, v1alpha1.FleetMember{
+		Pair: "a", Prefix: "/lockstep-fleets/data/shop", Endpoints: []string{"etcd:2379"},
+		Labels: map[string]string{"region": "eu"},
+	}, a.Spec.Fleet)
+	b, err := desired(fleet, v1alpha1.FleetPair{
+		Name: "b", Labels: map[string]string{"disk": "ssd"}, NodeSelector: map[string]string{"zone": "b"},
+	})
+	require.NoError(t, err)
+	require.Equal(t, map[string]string{"region": "eu", "disk": "ssd"}, b.Spec.Fleet.Labels)
+	require.Equal(t, map[string]string{"zone": "b"}, b.Spec.NodeSelector)
+	require.NotEqual(t, a.Annotations[specAnnotation], b.Annotations[specAnnotation])
+	require.Equal(t, map[string]string{"region": "eu"}, fleet.Spec.Template.Spec.Fleet.Labels)
+}
