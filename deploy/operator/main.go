@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/controller"
 )
 
-var version = "unknown" //nolint:gochecknoglobals // set by the linker
+var version = "unknown" // set by the linker
 
 func main() {
 	if err := run(); err != nil {
@@ -75,5 +75,8 @@ func run() error {
 		}
 	}
 	ctrl.Log.Info("operator started", "version", version)
-	return mgr.Start(ctrl.SetupSignalHandler())
+	if err := mgr.Start(ctrl.SetupSignalHandler()); err != nil {
+		return fmt.Errorf("manager: %w", err)
+	}
+	return nil
 }

@@ -93,7 +93,8 @@ func newCluster(t *testing.T, dial func(ctx context.Context, address string) (ne
 	require.NoError(t, server.Start())
 	t.Cleanup(func() { require.NoError(t, server.Stop()) })
 	plane := &envtest.ControlPlane{APIServer: server}
-	user, err := plane.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}}, &rest.Config{QPS: 500, Burst: 500})
+	user, err := plane.AddUser(envtest.User{Name: "admin", Groups: []string{"system:masters"}},
+		&rest.Config{QPS: 500, Burst: 500})
 	require.NoError(t, err)
 	c := &cluster{t: t, etcd: etcd.Address(), config: user.Config(), ctx: t.Context()}
 	_, err = envtest.InstallCRDs(c.config, envtest.CRDInstallOptions{
@@ -126,7 +127,8 @@ func (c *cluster) operator(dial func(ctx context.Context, address string) (net.C
 	c.t.Helper()
 	skip := true
 	mgr, err := ctrl.NewManager(c.config, ctrl.Options{
-		Scheme: scheme(c.t), Metrics: server.Options{BindAddress: "0"}, Controller: config.Controller{SkipNameValidation: &skip},
+		Scheme: scheme(c.t), Metrics: server.Options{BindAddress: "0"},
+		Controller: config.Controller{SkipNameValidation: &skip},
 	})
 	require.NoError(c.t, err)
 	require.NoError(c.t, controller.Setup(mgr, controller.Options{
@@ -176,8 +178,8 @@ func build(t *testing.T) string {
 		return binary
 	}
 	binary := filepath.Join(t.TempDir(), "lockstep")
-	out, err := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/lockstep-mq/lockstep/cmd/lockstep").
-		CombinedOutput()
+	cmd := exec.CommandContext(t.Context(), "go", "build", "-o", binary, "github.com/lockstep-mq/lockstep/cmd/lockstep")
+	out, err := cmd.CombinedOutput()
 	require.NoError(t, err, string(out))
 	return binary
 }

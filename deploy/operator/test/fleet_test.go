@@ -30,7 +30,8 @@ func (c *cluster) fleet(name string) *v1alpha1.LockstepFleet {
 func fleetSettled(f *v1alpha1.LockstepFleet) bool {
 	ready, _ := condition(f.Status.Conditions, v1alpha1.ConditionReady)
 	progressing, _ := condition(f.Status.Conditions, v1alpha1.ConditionProgressing)
-	return f.Status.ObservedGeneration == f.Generation && ready == metav1.ConditionTrue && progressing == metav1.ConditionFalse
+	return f.Status.ObservedGeneration == f.Generation && ready == metav1.ConditionTrue &&
+		progressing == metav1.ConditionFalse
 }
 
 // A fleet of real nodes: it is created, upgraded one pair at a time, and loses a pair of which the queues are moved.
@@ -42,7 +43,8 @@ func TestFleet(t *testing.T) {
 	c := newCluster(t, k.dial)
 	k.start(c)
 	c.create(&corev1.Secret{
-		ObjectMeta: metav1.ObjectMeta{Name: "fleet", Namespace: namespace}, StringData: map[string]string{"token": fleetToken},
+		ObjectMeta: metav1.ObjectMeta{Name: "fleet", Namespace: namespace},
+		StringData: map[string]string{"token": fleetToken},
 	})
 	c.create(&v1alpha1.LockstepFleet{
 		ObjectMeta: metav1.ObjectMeta{Name: "shop", Namespace: namespace},

@@ -252,7 +252,7 @@ func (k *kubelet) pod(ctx context.Context, pod *corev1.Pod, processes map[types.
 			k.stop(p, syscall.SIGTERM)
 			delete(processes, pod.UID)
 			k.record(pod, role)
-		} else if !isNode {
+		} else {
 			k.record(pod, "")
 		}
 		return client.IgnoreNotFound(k.c.kube.Delete(ctx, pod, client.GracePeriodSeconds(0)))
@@ -314,8 +314,9 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) (*process, error) {
 	defer log.Close()
 	cmd := exec.Command(k.binary, "serve", "--config="+file)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.Env = append(harness.Environment(), "LOCKSTEP_NODE_NAME="+pod.Name, "LOCKSTEP_DATA_DIR="+filepath.Join(dir, "data"),
-		"LOCKSTEP_LISTEN="+port.Address(), "LOCKSTEP_ADVERTISE="+port.Address(), "LOCKSTEP_METRICS_LISTEN=127.0.0.1:0")
+	cmd.Env = append(harness.Environment(), "LOCKSTEP_NODE_NAME="+pod.Name,
+		"LOCKSTEP_DATA_DIR="+filepath.Join(dir, "data"), "LOCKSTEP_LISTEN="+port.Address(),
+		"LOCKSTEP_ADVERTISE="+port.Address(), "LOCKSTEP_METRICS_LISTEN=127.0.0.1:0")
 	if strings.Contains(config.Data["node.yaml"], "/secrets/fleet/token") {
 		cmd.Env = append(cmd.Env, "LOCKSTEP_FLEET_TOKEN_FILE="+filepath.Join(k.dir, "token"))
 	}

@@ -99,8 +99,9 @@ func TestValidation(t *testing.T) {
 	require.True(t, apierrors.IsInvalid(c.kube.Create(c.ctx, fleet)))
 	c.create(newPair("prod", spec(c)))
 	pair := c.pair("prod")
-	pair.Spec.Coordinator = v1alpha1.Coordinator{}
-	require.True(t, apierrors.IsInvalid(c.kube.Update(c.ctx, pair)))
+	changed := pair.DeepCopy()
+	changed.Spec.Coordinator = v1alpha1.Coordinator{}
+	require.True(t, apierrors.IsInvalid(c.kube.Patch(c.ctx, changed, client.MergeFrom(pair))))
 }
 
 // The objects of a pair are created once, restored after a deletion, and do not replace objects of others.
@@ -126,16 +127,18 @@ func TestObjects(t *testing.T) {
 	for _, name := range []string{"prod", "prod-peers", "prod-active"} {
 		require.True(t, c.get(&corev1.Service{}, name), name)
 	}
-	require.NoError(t, c.kube.Delete(c.ctx, &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "prod", Namespace: namespace}}))
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "prod", Namespace: namespace}}
+	require.NoError(t, c.kube.Delete(c.ctx, service))
 	c.eventually("a new Service", func() bool { return c.get(&corev1.Service{}, "prod") })
 	require.True(t, c.get(set, "prod"))
 	before := set.ResourceVersion
 	c.eventually("a status", func() bool {
 		status, reason := condition(c.pair("prod").Status.Conditions, v1alpha1.ConditionReady)
-		return status == metav1.ConditionFalse && reason == "NoActiveNode" ||
-			reason == "" && status == "" // waits for the StatefulSet
+		return status == metav1.ConditionFalse && reason == "NoActiveNode"
 	})
-	change(c, &v1alpha1.LockstepPair{}, "prod", func(p *v1alpha1.LockstepPair) { p.Labels = map[string]string{"team": "orders"} })
+	change(c, &v1alpha1.LockstepPair{}, "prod", func(p *v1alpha1.LockstepPair) {
+		p.Labels = map[string]string{"team": "orders"}
+	})
 	require.True(t, c.get(set, "prod"))
 	require.Equal(t, before, set.ResourceVersion, "a reconciliation without a change writes the StatefulSet")
 }
@@ -209,8 +212,9 @@ func queueOf(t *testing.T, c *cluster, k *kubelet) {
 	require.NoError(t, err)
 	require.Equal(t, admin.QueueConfig{MaxMessages: 1000, RedeliveryMultiplier: 1.5}, is.Own.Config)
 
-	q.Spec.Name = "other"
-	require.True(t, apierrors.IsInvalid(c.kube.Update(c.ctx, q)))
+	renamed := q.DeepCopy()
+	renamed.Spec.Name = "other"
+	require.True(t, apierrors.IsInvalid(c.kube.Patch(c.ctx, renamed, client.MergeFrom(q))))
 
 	publish(t, k.client("prod"), "orders", 1)
 	require.NoError(t, c.kube.Delete(c.ctx, q))

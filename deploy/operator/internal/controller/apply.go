@@ -49,11 +49,20 @@ func apply(ctx context.Context, c client.Client, owner, object client.Object) (i
 	delete(content, "status")
 	withoutNull(content)
 	u := &unstructured.Unstructured{Object: content}
-	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(fieldManager), client.ForceOwnership)
+	err = c.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(fieldManager),
+		client.ForceOwnership)
 	if err != nil {
 		return 0, fmt.Errorf("apply %s %s: %w", kind.Kind, object.GetName(), err)
 	}
 	return u.GetGeneration(), nil
+}
+
+// unlessGone returns an error of the read of a resource, or nil if the resource does not exist.
+func unlessGone(err error) error {
+	if apierrors.IsNotFound(err) {
+		return nil
+	}
+	return fmt.Errorf("read the resource: %w", err)
 }
 
 // withoutNull removes null values, such as unset timestamps, and the status of nested objects.

@@ -116,6 +116,9 @@ func (r *PairReconciler) drainStep(ctx context.Context, pair *v1alpha1.LockstepP
 	if err := r.observe(ctx, pair, o); err != nil {
 		return false, err
 	}
+	if o.conn == nil {
+		return false, o.err
+	}
 	if pair.Status.Drain.Phase == phaseStopping {
 		return r.stop(ctx, pair, o)
 	}
@@ -288,8 +291,8 @@ func (r *PairReconciler) begin(
 	if _, err := node.MoveQueues(ctx, names, ""); err != nil {
 		return fmt.Errorf("move to pair %s: %w", target.GetName(), err)
 	}
-	r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Moving", "Move", "%d queues are moved to pair %s, beginning with %s",
-		len(names), target.GetName(), names[0])
+	r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Moving", "Move",
+		"%d queues are moved to pair %s, beginning with %s", len(names), target.GetName(), names[0])
 	return nil
 }
 

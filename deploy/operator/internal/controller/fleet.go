@@ -59,7 +59,7 @@ func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	fleet := &v1alpha1.LockstepFleet{}
 	if err := r.Get(ctx, req.NamespacedName, fleet); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, unlessGone(err)
 	}
 	if !fleet.DeletionTimestamp.IsZero() {
 		return ctrl.Result{}, nil // the garbage collector deletes the pairs
@@ -94,7 +94,8 @@ func (r *FleetReconciler) sync(ctx context.Context, fleet *v1alpha1.LockstepFlee
 		}
 		current = pair.Name
 		if pair.DeletionTimestamp.IsZero() {
-			if err := r.Delete(ctx, pair, client.Preconditions{UID: &pair.UID}); client.IgnoreNotFound(err) != nil {
+			err := client.IgnoreNotFound(r.Delete(ctx, pair, client.Preconditions{UID: &pair.UID}))
+			if err != nil {
 				return fmt.Errorf("delete pair %s: %w", pair.Name, err)
 			}
 			r.Events.Eventf(fleet, pair, corev1.EventTypeNormal, "RemovingPair", "Remove", "pair %s is drained and deleted",
@@ -195,7 +196,7 @@ func (r *FleetReconciler) update(
 	for _, pair := range existing {
 		byName[pair.Name] = pair
 	}
-	var old, new []*v1alpha1.LockstepPair
+	var old, changed []*v1alpha1.LockstepPair
 	for _, pair := range wanted {
 		is := byName[pair.Name]
 		switch {
@@ -205,12 +206,12 @@ func (r *FleetReconciler) update(
 			}
 		case !is.DeletionTimestamp.IsZero(): // is created again after its deletion
 		case is.Annotations[specAnnotation] == pair.Annotations[specAnnotation]:
-			new = append(new, is)
+			changed = append(changed, is)
 		default:
 			old = append(old, is)
 		}
 	}
-	next := nextPair(old, new)
+	next := nextPair(old, changed)
 	if next == nil {
 		if len(old) > 0 {
 			return old[0].Name, nil
@@ -218,11 +219,11 @@ func (r *FleetReconciler) update(
 		return "", nil
 	}
 	i := slices.IndexFunc(wanted, func(p *v1alpha1.LockstepPair) bool { return p.Name == next.Name })
-	changed := next.DeepCopy()
-	changed.Spec = wanted[i].Spec
-	changed.Annotations[specAnnotation] = wanted[i].Annotations[specAnnotation]
-	maps.Copy(changed.Labels, wanted[i].Labels)
-	if err := r.Update(ctx, changed); err != nil { // with the resource version of the decision
+	pair := next.DeepCopy()
+	pair.Spec = wanted[i].Spec
+	pair.Annotations[specAnnotation] = wanted[i].Annotations[specAnnotation]
+	maps.Copy(pair.Labels, wanted[i].Labels)
+	if err := r.Update(ctx, pair); err != nil { // with the resource version of the decision
 		return next.Name, fmt.Errorf("change pair %s: %w", next.Name, err)
 	}
 	r.Events.Eventf(fleet, next, corev1.EventTypeNormal, "UpdatingPair", "Update", "pair %s is changed", next.Name)
@@ -251,14 +252,18 @@ func healthy(p *v1alpha1.LockstepPair) bool {
 		meta.IsStatusConditionFalse(c, v1alpha1.ConditionProgressing)
 }
 
-func (r *FleetReconciler) create(ctx context.Context, fleet *v1alpha1.LockstepFleet, pair *v1alpha1.LockstepPair) error {
+func (r *FleetReconciler) create(
+	ctx context.Context, fleet *v1alpha1.LockstepFleet, pair *v1alpha1.LockstepPair,
+) error {
 	pair = pair.DeepCopy()
 	if err := controllerutil.SetControllerReference(fleet, pair, r.Scheme()); err != nil {
 		return fmt.Errorf("pair %s: %w", pair.Name, err)
 	}
-	if err := r.Create(ctx, pair); err != nil && !apierrors.IsAlreadyExists(err) {
+	err := r.Create(ctx, pair)
+	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create pair %s: %w", pair.Name, err)
-	} else if err == nil {
+	}
+	if err == nil {
 		r.Events.Eventf(fleet, pair, corev1.EventTypeNormal, "CreatedPair", "Create", "pair %s was created", pair.Name)
 	}
 	return nil

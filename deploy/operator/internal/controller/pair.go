@@ -92,7 +92,7 @@ func instanceOf(_ context.Context, o client.Object) []reconcile.Request {
 func (r *PairReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	pair := &v1alpha1.LockstepPair{}
 	if err := r.Get(ctx, req.NamespacedName, pair); err != nil {
-		return ctrl.Result{}, client.IgnoreNotFound(err)
+		return ctrl.Result{}, unlessGone(err)
 	}
 	base := pair.DeepCopy()
 	if pair.DeletionTimestamp.IsZero() && pair.Spec.Fleet.Pair != "" && controllerutil.AddFinalizer(pair, drainFinalizer) {
@@ -260,7 +260,7 @@ func read[T any, P interface {
 	object := new(T)
 	err := r.Get(ctx, types.NamespacedName{Namespace: pair.Namespace, Name: name}, P(object))
 	if apierrors.IsNotFound(err) {
-		return nil, nil //nolint:nilnil // the object does not exist
+		return nil, nil
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", name, err)
@@ -332,7 +332,8 @@ func (r *PairReconciler) report(pair *v1alpha1.LockstepPair, o *observed, p prog
 	if o.inSync() >= 0 {
 		r.condition(pair, v1alpha1.ConditionInSync, true, "InSync", "the standby is in sync")
 	} else {
-		r.condition(pair, v1alpha1.ConditionInSync, false, "NotInSync", "the active node has no in-sync standby"+because(o.err))
+		r.condition(pair, v1alpha1.ConditionInSync, false, "NotInSync",
+			"the active node has no in-sync standby"+because(o.err))
 	}
 	r.condition(pair, v1alpha1.ConditionProgressing, !p.done, p.reason, p.message)
 	reason, message := o.degraded(p)
@@ -350,7 +351,7 @@ func because(err error) string {
 	return ": " + strings.ReplaceAll(err.Error(), "\n", "; ")
 }
 
-// degraded returns why a person may have to act; an empty reason if nobody has to.
+// degraded returns why a person may have to act; an empty reason if this is not necessary.
 func (o *observed) degraded(p progress) (reason, message string) {
 	if errors.Is(o.err, nodes.ErrCredentials) {
 		return "Credentials", o.err.Error()

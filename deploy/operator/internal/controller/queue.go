@@ -67,7 +67,7 @@ func (r *QueueReconciler) SetupWithManager(mgr ctrl.Manager) error {
 func (r *QueueReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	q := &v1alpha1.LockstepQueue{}
 	if err := r.Get(ctx, req.NamespacedName, q); err != nil {
-		return ctrl.Result{}, kube.IgnoreNotFound(err)
+		return ctrl.Result{}, unlessGone(err)
 	}
 	base := q.DeepCopy()
 	deletes := q.Spec.DeletionPolicy == v1alpha1.Delete || q.Spec.DeletionPolicy == v1alpha1.DeleteIfEmpty
@@ -95,12 +95,10 @@ func (r *QueueReconciler) result(
 ) (ctrl.Result, error) {
 	q.Status.ObservedGeneration, q.Status.Queue = q.Generation, queueName(q)
 	reason, message := "Exists", "the queue has the options of the spec"
+	level, after := corev1.EventTypeNormal, r.Interval
 	if err != nil {
 		reason, message = reasonOf(err), err.Error()
-	}
-	level := corev1.EventTypeNormal
-	if err != nil {
-		level = corev1.EventTypeWarning
+		level, after = corev1.EventTypeWarning, queueRetry
 	}
 	if setCondition(&q.Status.Conditions, q.Generation, v1alpha1.ConditionReady, err == nil, reason, message) {
 		r.Events.Eventf(q, nil, level, reason, "Reconcile", "%s", message)
@@ -110,10 +108,7 @@ func (r *QueueReconciler) result(
 			return ctrl.Result{}, fmt.Errorf("write the status: %w", kube.IgnoreNotFound(err))
 		}
 	}
-	if err != nil {
-		return ctrl.Result{RequeueAfter: queueRetry}, nil
-	}
-	return ctrl.Result{RequeueAfter: r.Interval}, nil
+	return ctrl.Result{RequeueAfter: after}, nil
 }
 
 // reasonOf returns the reason of a condition.
@@ -147,7 +142,9 @@ func queueName(q *v1alpha1.LockstepQueue) string {
 }
 
 // open returns a connection to the pair of the queue, or to a pair of its fleet.
-func (r *QueueReconciler) open(ctx context.Context, q *v1alpha1.LockstepQueue) (*nodes.Conn, *v1alpha1.LockstepPair, error) {
+func (r *QueueReconciler) open(
+	ctx context.Context, q *v1alpha1.LockstepQueue,
+) (*nodes.Conn, *v1alpha1.LockstepPair, error) {
 	pair := &v1alpha1.LockstepPair{}
 	if q.Spec.Pair != "" {
 		err := r.Get(ctx, types.NamespacedName{Namespace: q.Namespace, Name: q.Spec.Pair}, pair)

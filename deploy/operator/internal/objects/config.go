@@ -30,7 +30,9 @@ func (p *Pair) Config() (string, error) {
 	}
 	metrics := values{"listen": p.s.Metrics.Listen}
 	if p.TLS() {
-		own["tls"] = files("/tls", "client-auth", p.s.TLS.ClientAuth)
+		tls := files("/tls")
+		tls["client-auth"] = p.s.TLS.ClientAuth
+		own["tls"] = tls
 		metrics["tls"] = values{"own": true}
 	} else {
 		own["insecure"] = true
@@ -64,12 +66,8 @@ func (p *Pair) Config() (string, error) {
 }
 
 // files returns the settings of a certificate in a directory.
-func files(dir string, more ...string) values {
-	v := values{"cert": dir + "/tls.crt", "key": dir + "/tls.key", "ca": dir + "/ca.crt"}
-	for i := 0; i < len(more); i += 2 {
-		v[more[i]] = more[i+1]
-	}
-	return v
+func files(dir string) values {
+	return values{"cert": dir + "/tls.crt", "key": dir + "/tls.key", "ca": dir + "/ca.crt"}
 }
 
 func (p *Pair) site(own values) error {

@@ -83,8 +83,8 @@ func prune(value any) any {
 
 func rendered(t *testing.T, helm, values string) map[string]map[string]any {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), helm, "template", "prod", chart, "--namespace", "data", "--kube-version", "v1.36.3",
-		"--set", "fullnameOverride=prod", "-f", values)
+	cmd := exec.CommandContext(t.Context(), helm, "template", "prod", chart, "--namespace", "data",
+		"--kube-version", "v1.36.3", "--set", "fullnameOverride=prod", "-f", values)
 	var failed bytes.Buffer
 	cmd.Stderr = &failed
 	out, err := cmd.Output()
