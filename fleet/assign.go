@@ -22,8 +22,8 @@ import (
 // pair must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
 //
 // Assign returns an error that wraps ErrNotActive, ErrNotMember, ErrLost, ErrRestored, ErrRebuilding, ErrNoPair,
-// ErrInvalid, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller may try
-// again.
+// ErrInvalid, ErrPartitions, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller
+// may try again.
 func (d *Directory) Assign(ctx context.Context, queue, group string) (Owner, error) {
 	if group == "" {
 		group = Tag(queue)
@@ -57,8 +57,11 @@ func (d *Directory) tryAssign(ctx context.Context, queue, group string) (_ Owner
 		return Owner{}, false, ErrNotActive
 	}
 	key := d.key(dirQueues, queue)
-	h, resp, err := d.readHead(ctx, clientv3.OpGet(key), clientv3.OpGet(d.key(dirGroups, group)),
-		clientv3.OpGet(d.key(dirPairs, d.opts.Pair)), clientv3.OpGet(d.key(dirQueues, group)))
+	rel, related := d.relatedTo(queue)
+	h, resp, err := d.readHead(ctx, append([]clientv3.Op{
+		clientv3.OpGet(key), clientv3.OpGet(d.key(dirGroups, group)),
+		clientv3.OpGet(d.key(dirPairs, d.opts.Pair)), clientv3.OpGet(d.key(dirQueues, group)),
+	}, related...)...)
 	if err != nil {
 		return Owner{}, false, err
 	}
@@ -84,7 +87,12 @@ func (d *Directory) tryAssign(ctx context.Context, queue, group string) (_ Owner
 	if kvs := resp.Responses[5].GetResponseRange().Kvs; group != "" && len(kvs) > 0 {
 		g.queueRaw = string(kvs[0].Value)
 	}
-	return d.place(ctx, h, k, queue, g)
+	err = d.read(&rel, resp.Header.Revision, resp.Responses[6].GetResponseRange().Kvs,
+		resp.Responses[7].GetResponseRange().Kvs)
+	if err != nil {
+		return Owner{}, false, err
+	}
+	return d.place(ctx, h, k, queue, g, &rel)
 }
 
 // placedGroup is a placement group.
@@ -144,7 +152,7 @@ func (d *Directory) putCounter(n uint64) clientv3.Op {
 
 // place chooses a pair for an unassigned name, and writes the entry.
 func (d *Directory) place(
-	ctx context.Context, h head, k known, queue string, group placedGroup,
+	ctx context.Context, h head, k known, queue string, group placedGroup, rel *related,
 ) (_ Owner, done bool, _ error) {
 	pairs, raws, rules, err := d.readPairs(ctx)
 	if err != nil {
@@ -155,7 +163,7 @@ func (d *Directory) place(
 		return Owner{}, false, err
 	}
 	if pair == "" {
-		if pair, err = choose(queue, cmp.Or(group.name, queue), pairs, rules); err != nil {
+		if pair, err = choose(queue, cmp.Or(group.name, queue), pairs, rules, rel.pairs); err != nil {
 			return Owner{}, false, err
 		}
 	}
@@ -165,6 +173,7 @@ func (d *Directory) place(
 	}
 	key := d.key(dirQueues, queue)
 	cmps := append(d.sameHead(h), same(key, ""), same(d.key(dirPairs, pair), raws[pair]))
+	cmps = append(cmps, rel.unchanged()...)
 	ops := []clientv3.Op{d.putCounter(e.Epoch), clientv3.OpPut(key, encode(e))}
 	if group.name != "" {
 		// The group is written even if it is unchanged, so that a concurrent deletion of the group fails.

@@ -62,8 +62,11 @@ type contents struct {
 	rules    map[string]Rule
 	queues   map[string]entry
 	counts   map[string]int // number of queues by pair
-	names    map[string]string
-	moves    map[uint64]Move
+	// partitioned contains the number of partitions in the directory, by the name of the partitioned queue and the
+	// number of partitions in their names.
+	partitioned map[string]map[int]int
+	names       map[string]string
+	moves       map[uint64]Move
 	// forgotten are the names of the pairs that Forget has removed, by ID.
 	forgotten map[string]string
 	invalid   map[string]error // malformed values, by key
@@ -82,7 +85,7 @@ func newContents(prefix string) *contents {
 	return &contents{
 		prefix: prefix, pairs: map[string]Member{}, loads: map[string]Load{}, rules: map[string]Rule{},
 		queues: map[string]entry{}, counts: map[string]int{}, names: map[string]string{}, invalid: map[string]error{},
-		moves: map[uint64]Move{}, forgotten: map[string]string{},
+		moves: map[uint64]Move{}, forgotten: map[string]string{}, partitioned: map[string]map[int]int{},
 	}
 }
 
@@ -158,6 +161,7 @@ func (c *contents) putQueue(name string, v entryValue) {
 		c.uncount(old)
 	} else {
 		c.renamed()
+		c.countPartition(name, 1)
 	}
 	c.queues[name] = entry{pair: c.intern(v.Pair), group: c.intern(v.Group), epoch: v.Epoch}
 	c.counts[v.Pair]++
@@ -179,6 +183,7 @@ func (c *contents) removeQueue(name string) {
 		delete(c.queues, name)
 		c.renamed()
 		c.uncount(e)
+		c.countPartition(name, -1)
 	}
 }
 

@@ -40,6 +40,9 @@ var (
 	ErrNotActive = errors.New("node is not active")
 	// ErrNoPair is returned if no pair can have the new queue.
 	ErrNoPair = errors.New("no pair for the queue")
+	// ErrPartitions is returned for the name of a partitioned queue, and for a partition of a queue that is not
+	// partitioned or has another number of partitions.
+	ErrPartitions = errors.New("name belongs to a queue with another number of partitions")
 	// ErrPairExists is returned if another pair has the same name or ID.
 	ErrPairExists = errors.New("pair exists")
 	// ErrOwnsQueues is returned if a pair with queues would leave a fleet with other pairs.

@@ -32,8 +32,8 @@ type candidate struct {
 }
 
 // choose returns the pair for a new queue without a placed group. key is the placement group, or the name of the
-// queue.
-func choose(queue, key string, pairs []candidate, rules []Rule) (string, error) {
+// queue. used is the number of partitions of the same queue by pair: pairs with fewer partitions precede the others.
+func choose(queue, key string, pairs []candidate, rules []Rule, used map[string]int) (string, error) {
 	rule, ruled := match(rules, queue)
 	best, bestScore := "", math.Inf(-1)
 	for _, p := range pairs {
@@ -41,7 +41,10 @@ func choose(queue, key string, pairs []candidate, rules []Rule) (string, error) 
 			continue
 		}
 		score := score(key, p.Name, p.load.FreeBytes)
-		if best == "" || score > bestScore || score == bestScore && p.Name < best {
+		if best != "" && used[p.Name] > used[best] {
+			continue
+		}
+		if best == "" || used[p.Name] < used[best] || score > bestScore || score == bestScore && p.Name < best {
 			best, bestScore = p.Name, score
 		}
 	}
@@ -57,7 +60,7 @@ func choose(queue, key string, pairs []candidate, rules []Rule) (string, error) 
 // match returns the rule that applies to a queue: the one with the most literal characters, and of these the first.
 func match(rules []Rule, queue string) (best Rule, found bool) {
 	for _, r := range rules {
-		if !txn.MatchGlob(r.Pattern, queue) {
+		if !txn.MatchQueue(r.Pattern, queue) {
 			continue
 		}
 		n, most := literals(r.Pattern), literals(best.Pattern)

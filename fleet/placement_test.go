@@ -50,7 +50,7 @@ func placeAll(t *testing.T, n int, pairs []candidate) []string {
 	out := make([]string, n)
 	for i := range out {
 		name := fmt.Sprint("queue-", i)
-		pair, err := choose(name, name, pairs, nil)
+		pair, err := choose(name, name, pairs, nil, nil)
 		require.NoError(t, err)
 		out[i] = pair
 	}

@@ -64,3 +64,9 @@ func OwnedQueues(s *store.Store, yield func(OwnedQueue)) {
 		})
 	}
 }
+
+// Partitions returns the number of partitions of a queue, if this pair has one of them; otherwise 0.
+func Partitions(s *store.Store, name string) (count int) {
+	s.View(func(state *queue.State) { count = state.Partitions(name) })
+	return count
+}

@@ -257,6 +257,8 @@ func (s *State) checkCreate(o *txn.Op) txn.Code {
 		return txn.ErrMoved
 	case !owned:
 		return txn.ErrNotOwned
+	case s.partitionsDiffer(string(o.Name)):
+		return txn.ErrPartitionsDiffer
 	}
 	if s.queues.n+len(s.moves.incoming) >= s.limits.queues {
 		return txn.ErrTooManyQueues

@@ -82,6 +82,9 @@ const (
 	// ErrMoveIncomplete is returned if messages or parts of the state of an incoming queue are missing.
 	ErrMoveIncomplete Code = 107
 	ErrTooManyMoves   Code = 108
+	// ErrPartitionsDiffer is returned for the creation of a queue with the name of a partitioned queue, and of a partition
+	// of a queue that is not partitioned or that has another number of partitions.
+	ErrPartitionsDiffer Code = 109
 
 	ErrAlreadyAcknowledged Code = 65
 	ErrReserved            Code = 66
@@ -143,6 +146,7 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrMoveChanged:          "move was taken, canceled or changed concurrently, or does not exist",
 	ErrMoveIncomplete:       "messages or parts of the state of a queue that moves are missing",
 	ErrTooManyMoves:         "too many moves of queues: complete or cancel some first",
+	ErrPartitionsDiffer:     "name belongs to a queue with another number of partitions: delete that queue first",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",
 	ErrReserved:             "message is reserved by another prepared transaction; `lockstep txn list` shows them",
 	ErrXIDInUse:             "xid is prepared, or was decided recently: use a new xid for each transaction",

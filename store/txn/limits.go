@@ -56,11 +56,16 @@ const (
 func CheckName(name string) error { return checkName(name, "._/-") }
 
 // CheckQueueName verifies the name of a queue or placement group. In addition to the characters of CheckName, it may
-// contain { and }. A name with these characters requires failover.FeatureQueues.
-func CheckQueueName(name string) error { return checkName(name, "._/-{}") }
+// contain { and }, and it may be the name of a partition (ParsePartition). These names require failover.FeatureQueues.
+func CheckQueueName(name string) error {
+	if strings.Contains(name, PartitionSign) {
+		return checkPartition(name)
+	}
+	return checkName(name, "._/-{}")
+}
 
-// HasBraces reports whether the name of a queue contains { or }.
-func HasBraces(name string) bool { return strings.ContainsAny(name, "{}") }
+// NeedsFeature reports whether the name of a queue contains {, } or the number of a partition.
+func NeedsFeature(name string) bool { return strings.ContainsAny(name, "{}"+PartitionSign) }
 
 func checkName(name, special string) error {
 	switch {

@@ -69,7 +69,7 @@ func TestCheckName(t *testing.T) {
 	for _, ok := range []string{"a", "0", "orders/eu-1.dead_letter", strings.Repeat("n", MaxNameBytes)} {
 		require.NoError(t, CheckName(ok))
 		require.NoError(t, CheckQueueName(ok))
-		require.False(t, HasBraces(ok))
+		require.False(t, NeedsFeature(ok))
 	}
 	for _, bad := range []string{
 		"", ".", "-a", "/a", "_a", "a b", "ä", "a\x00", strings.Repeat("n", MaxNameBytes+1), "{a}", "a[b]",
@@ -79,7 +79,7 @@ func TestCheckName(t *testing.T) {
 	}
 	for _, tagged := range []string{"orders{customer-7}", "a{", "a}/b"} {
 		require.NoError(t, CheckQueueName(tagged))
-		require.True(t, HasBraces(tagged))
+		require.True(t, NeedsFeature(tagged))
 		require.ErrorIs(t, CheckName(tagged), ErrInvalidName, "%q", tagged)
 	}
 }
@@ -487,7 +487,7 @@ func TestCodesHaveTexts(t *testing.T) {
 			known++
 		}
 	}
-	require.Equal(t, 51, known, "codes with a text")
+	require.Equal(t, 52, known, "codes with a text")
 	r := Result{Code: ErrQueueFull, Op: 3}
 	require.ErrorIs(t, r.Err(), ErrQueueFull)
 	require.Contains(t, r.Err().Error(), "operation 3")

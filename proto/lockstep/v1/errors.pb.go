@@ -467,6 +467,12 @@ const (
 	ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE ErrorReason = 276
 	// The state of the fleet or of a pair does not permit the request, or `fleet.pair` is not set. Nothing was changed.
 	ErrorReason_ERROR_REASON_FLEET_STATE ErrorReason = 277
+	// The queue is partitioned, so that only its partitions store messages. The status has a QueuePartitioned detail with
+	// their number. Nothing was applied. Send the request to the queue of a partition.
+	ErrorReason_ERROR_REASON_QUEUE_PARTITIONED ErrorReason = 280
+	// The name of a new queue is that of a partitioned queue, or the new queue is a partition of a queue that is not
+	// partitioned or that has another number of partitions.
+	ErrorReason_ERROR_REASON_PARTITIONS_DIFFER ErrorReason = 281
 )
 
 // Enum value maps for ErrorReason.
@@ -591,6 +597,8 @@ var (
 		275: "ERROR_REASON_CROSS_PAIR",
 		276: "ERROR_REASON_DIRECTORY_UNAVAILABLE",
 		277: "ERROR_REASON_FLEET_STATE",
+		280: "ERROR_REASON_QUEUE_PARTITIONED",
+		281: "ERROR_REASON_PARTITIONS_DIFFER",
 	}
 	ErrorReason_value = map[string]int32{
 		"ERROR_REASON_UNSPECIFIED":            0,
@@ -712,6 +720,8 @@ var (
 		"ERROR_REASON_CROSS_PAIR":             275,
 		"ERROR_REASON_DIRECTORY_UNAVAILABLE":  276,
 		"ERROR_REASON_FLEET_STATE":            277,
+		"ERROR_REASON_QUEUE_PARTITIONED":      280,
+		"ERROR_REASON_PARTITIONS_DIFFER":      281,
 	}
 )
 
@@ -856,7 +866,7 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\x1bERROR_KIND_BACKUP_NOT_FOUND\x10\x1b\x12\x1c\n" +
 	"\x18ERROR_KIND_NO_CONNECTION\x10\x1c\x12\x1a\n" +
 	"\x16ERROR_KIND_NO_SCHEDULE\x10\x1e\x12\x18\n" +
-	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\x8f5\n" +
+	"\x14ERROR_KIND_NO_POLICY\x10\x1f*\x936\n" +
 	"\vErrorReason\x12\x1c\n" +
 	"\x18ERROR_REASON_UNSPECIFIED\x10\x00\x125\n" +
 	"\x1cERROR_REASON_OUTCOME_UNKNOWN\x10\x01\x1a\x13\xfa\xf8#\x0f\n" +
@@ -1124,6 +1134,12 @@ const file_lockstep_v1_errors_proto_rawDesc = "" +
 	"\"ERROR_REASON_DIRECTORY_UNAVAILABLE\x10\x94\x02\x1a\x13\xfa\xf8#\x0f\n" +
 	"\vUNAVAILABLE\x10\x01\x12:\n" +
 	"\x18ERROR_REASON_FLEET_STATE\x10\x95\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12@\n" +
+	"\x1eERROR_REASON_QUEUE_PARTITIONED\x10\x98\x02\x1a\x1b\xfa\xf8#\x17\n" +
+	"\x13FAILED_PRECONDITION\x10\n" +
+	"\x12@\n" +
+	"\x1eERROR_REASON_PARTITIONS_DIFFER\x10\x99\x02\x1a\x1b\xfa\xf8#\x17\n" +
 	"\x13FAILED_PRECONDITION\x10\n" +
 	":\\\n" +
 	"\x06reason\x12!.google.protobuf.EnumValueOptions\x18\x8f\xbf\x04 \x01(\v2\x1f.lockstep.v1.ErrorReasonOptionsR\x06reasonB>Z<github.com/lockstep-mq/lockstep/proto/lockstep/v1;lockstepv1b\x06proto3"

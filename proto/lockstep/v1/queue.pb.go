@@ -1782,7 +1782,9 @@ type RequestError struct {
 	// be committed. A gRPC status has `settled` = "true" in the metadata of google.rpc.ErrorInfo instead.
 	Settled bool `protobuf:"varint,4,opt,name=settled,proto3" json:"settled,omitempty"`
 	// Set if the reason is NOT_OWNER.
-	NotOwner      *NotOwner `protobuf:"bytes,5,opt,name=not_owner,json=notOwner,proto3" json:"not_owner,omitempty"`
+	NotOwner *NotOwner `protobuf:"bytes,5,opt,name=not_owner,json=notOwner,proto3" json:"not_owner,omitempty"`
+	// Set if the reason is QUEUE_PARTITIONED.
+	Partitioned   *QueuePartitioned `protobuf:"bytes,6,opt,name=partitioned,proto3" json:"partitioned,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1848,6 +1850,13 @@ func (x *RequestError) GetSettled() bool {
 func (x *RequestError) GetNotOwner() *NotOwner {
 	if x != nil {
 		return x.NotOwner
+	}
+	return nil
+}
+
+func (x *RequestError) GetPartitioned() *QueuePartitioned {
+	if x != nil {
+		return x.Partitioned
 	}
 	return nil
 }
@@ -2654,7 +2663,12 @@ type Attach struct {
 	// If not 0: `epoch` of the site of the last stream, as in SiteInfo; on the first stream, of the node. SITE_EPOCH
 	// if another site has been promoted in the meantime and may lack messages that the consumer has received: their
 	// sequences may belong to other messages. Ignored by nodes of release 0.1.0.
-	SiteEpoch     uint64 `protobuf:"varint,8,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
+	SiteEpoch uint64 `protobuf:"varint,8,opt,name=site_epoch,json=siteEpoch,proto3" json:"site_epoch,omitempty"`
+	// ID of a consumer that attaches to all partitions of a queue, at most 64 bytes, equal in all of these streams. If the
+	// queue of the partition is `exclusive`, the pair chooses the active consumer by the IDs of the attached consumers, so
+	// that the partitions are divided among the consumers. Empty: the consumer is active only while no consumer with an ID
+	// is attached. Ignored if the queue is not the queue of a partition, and by nodes of release 0.1.0.
+	ConsumerId    string `protobuf:"bytes,9,opt,name=consumer_id,json=consumerId,proto3" json:"consumer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2743,6 +2757,13 @@ func (x *Attach) GetSiteEpoch() uint64 {
 		return x.SiteEpoch
 	}
 	return 0
+}
+
+func (x *Attach) GetConsumerId() string {
+	if x != nil {
+		return x.ConsumerId
+	}
+	return ""
 }
 
 // ConsumeResponse is a response of a consume stream.
@@ -5538,13 +5559,14 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\x04more\x18\x04 \x03(\v2\".lockstep.v1.PublishStreamResponseR\x04more\x12!\n" +
 	"\faccepts_more\x18\x05 \x01(\bR\vacceptsMore\"%\n" +
 	"\tSubmitted\x12\x18\n" +
-	"\athrough\x18\x01 \x01(\x04R\athrough\"\xa2\x01\n" +
+	"\athrough\x18\x01 \x01(\x04R\athrough\"\xe3\x01\n" +
 	"\fRequestError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\rR\x04code\x12\x18\n" +
 	"\amessage\x18\x02 \x01(\tR\amessage\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x18\n" +
 	"\asettled\x18\x04 \x01(\bR\asettled\x122\n" +
-	"\tnot_owner\x18\x05 \x01(\v2\x15.lockstep.v1.NotOwnerR\bnotOwner\"z\n" +
+	"\tnot_owner\x18\x05 \x01(\v2\x15.lockstep.v1.NotOwnerR\bnotOwner\x12?\n" +
+	"\vpartitioned\x18\x06 \x01(\v2\x1d.lockstep.v1.QueuePartitionedR\vpartitioned\"z\n" +
 	"\rCommitRequest\x126\n" +
 	"\n" +
 	"operations\x18\x01 \x03(\v2\x16.lockstep.v1.OperationR\n" +
@@ -5601,7 +5623,7 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\tsequences\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\tsequences\x125\n" +
 	"\bduration\x18\x02 \x01(\v2\x19.google.protobuf.DurationR\bduration\"7\n" +
 	"\x05Leave\x12.\n" +
-	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\xa5\x02\n" +
+	"\x04seen\x18\x01 \x03(\v2\x1a.lockstep.v1.SequenceRangeR\x04seen\"\xc6\x02\n" +
 	"\x06Attach\x12\x14\n" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\"\n" +
 	"\fsubscription\x18\x02 \x01(\tR\fsubscription\x12,\n" +
@@ -5612,7 +5634,9 @@ const file_lockstep_v1_queue_proto_rawDesc = "" +
 	"\vack_timeout\x18\a \x01(\v2\x19.google.protobuf.DurationR\n" +
 	"ackTimeout\x12\x1d\n" +
 	"\n" +
-	"site_epoch\x18\b \x01(\x04R\tsiteEpoch\"\xf0\x03\n" +
+	"site_epoch\x18\b \x01(\x04R\tsiteEpoch\x12\x1f\n" +
+	"\vconsumer_id\x18\t \x01(\tR\n" +
+	"consumerId\"\xf0\x03\n" +
 	"\x0fConsumeResponse\x126\n" +
 	"\bmessages\x18\x01 \x03(\v2\x1a.lockstep.v1.StoredMessageR\bmessages\x12\x1c\n" +
 	"\tconfirmed\x18\x02 \x01(\x04R\tconfirmed\x12\x1a\n" +
@@ -5942,12 +5966,13 @@ var file_lockstep_v1_queue_proto_goTypes = []any{
 	(*Subscription)(nil),               // 83: lockstep.v1.Subscription
 	(*Message)(nil),                    // 84: lockstep.v1.Message
 	(*NotOwner)(nil),                   // 85: lockstep.v1.NotOwner
-	(*SequenceRange)(nil),              // 86: lockstep.v1.SequenceRange
-	(*durationpb.Duration)(nil),        // 87: google.protobuf.Duration
-	(*StoredMessage)(nil),              // 88: lockstep.v1.StoredMessage
-	(ErrorReason)(0),                   // 89: lockstep.v1.ErrorReason
-	(*QueuePolicy)(nil),                // 90: lockstep.v1.QueuePolicy
-	(*Forward)(nil),                    // 91: lockstep.v1.Forward
+	(*QueuePartitioned)(nil),           // 86: lockstep.v1.QueuePartitioned
+	(*SequenceRange)(nil),              // 87: lockstep.v1.SequenceRange
+	(*durationpb.Duration)(nil),        // 88: google.protobuf.Duration
+	(*StoredMessage)(nil),              // 89: lockstep.v1.StoredMessage
+	(ErrorReason)(0),                   // 90: lockstep.v1.ErrorReason
+	(*QueuePolicy)(nil),                // 91: lockstep.v1.QueuePolicy
+	(*Forward)(nil),                    // 92: lockstep.v1.Forward
 }
 var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	76,  // 0: lockstep.v1.CreateQueueRequest.config:type_name -> lockstep.v1.QueueConfig
@@ -5981,133 +6006,134 @@ var file_lockstep_v1_queue_proto_depIdxs = []int32{
 	25,  // 28: lockstep.v1.PublishStreamResponse.error:type_name -> lockstep.v1.RequestError
 	23,  // 29: lockstep.v1.PublishStreamResponse.more:type_name -> lockstep.v1.PublishStreamResponse
 	85,  // 30: lockstep.v1.RequestError.not_owner:type_name -> lockstep.v1.NotOwner
-	27,  // 31: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
-	77,  // 32: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
-	28,  // 33: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
-	29,  // 34: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
-	30,  // 35: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
-	84,  // 36: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
-	86,  // 37: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	86,  // 38: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
-	32,  // 39: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
-	21,  // 40: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
-	36,  // 41: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
-	86,  // 42: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
-	86,  // 43: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
-	86,  // 44: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
-	87,  // 45: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
-	86,  // 46: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
-	35,  // 47: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
-	34,  // 48: lockstep.v1.ConsumeRequest.extend:type_name -> lockstep.v1.Extend
-	86,  // 49: lockstep.v1.Extend.sequences:type_name -> lockstep.v1.SequenceRange
-	87,  // 50: lockstep.v1.Extend.duration:type_name -> google.protobuf.Duration
-	86,  // 51: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
-	87,  // 52: lockstep.v1.Attach.ack_timeout:type_name -> google.protobuf.Duration
-	88,  // 53: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
-	86,  // 54: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
-	86,  // 55: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
-	86,  // 56: lockstep.v1.ConsumeResponse.expired:type_name -> lockstep.v1.SequenceRange
-	38,  // 57: lockstep.v1.ConsumeResponse.refused:type_name -> lockstep.v1.RefusedAnswers
-	87,  // 58: lockstep.v1.ConsumeResponse.ack_timeout:type_name -> google.protobuf.Duration
-	86,  // 59: lockstep.v1.RefusedAnswers.sequences:type_name -> lockstep.v1.SequenceRange
-	89,  // 60: lockstep.v1.RefusedAnswers.reason:type_name -> lockstep.v1.ErrorReason
-	42,  // 61: lockstep.v1.ReplayDeadLettersResponse.progress:type_name -> lockstep.v1.SearchProgress
-	86,  // 62: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	41,  // 63: lockstep.v1.MoveMessagesRequest.search:type_name -> lockstep.v1.Search
-	42,  // 64: lockstep.v1.MoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
-	86,  // 65: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
-	41,  // 66: lockstep.v1.RemoveMessagesRequest.search:type_name -> lockstep.v1.Search
-	42,  // 67: lockstep.v1.RemoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
-	88,  // 68: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
-	42,  // 69: lockstep.v1.BrowseResponse.progress:type_name -> lockstep.v1.SearchProgress
-	80,  // 70: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
-	81,  // 71: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
-	77,  // 72: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
-	87,  // 73: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
-	87,  // 74: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
-	53,  // 75: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
-	81,  // 76: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
-	87,  // 77: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
-	90,  // 78: lockstep.v1.PutPolicyRequest.policy:type_name -> lockstep.v1.QueuePolicy
-	77,  // 79: lockstep.v1.PutPolicyRequest.producer:type_name -> lockstep.v1.Producer
-	90,  // 80: lockstep.v1.PutPolicyResponse.policy:type_name -> lockstep.v1.QueuePolicy
-	77,  // 81: lockstep.v1.DeletePolicyRequest.producer:type_name -> lockstep.v1.Producer
-	90,  // 82: lockstep.v1.ListPoliciesResponse.policies:type_name -> lockstep.v1.QueuePolicy
-	77,  // 83: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
-	78,  // 84: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
-	77,  // 85: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
-	78,  // 86: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
-	91,  // 87: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
-	77,  // 88: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
-	78,  // 89: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
-	27,  // 90: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
-	77,  // 91: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
-	74,  // 92: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
-	81,  // 93: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
-	75,  // 94: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
-	1,   // 95: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
-	3,   // 96: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
-	5,   // 97: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
-	7,   // 98: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
-	9,   // 99: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
-	11,  // 100: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
-	51,  // 101: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
-	13,  // 102: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
-	15,  // 103: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
-	17,  // 104: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
-	19,  // 105: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
-	22,  // 106: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
-	26,  // 107: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
-	33,  // 108: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
-	39,  // 109: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
-	43,  // 110: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
-	45,  // 111: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
-	47,  // 112: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
-	49,  // 113: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
-	60,  // 114: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
-	62,  // 115: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
-	54,  // 116: lockstep.v1.QueueService.PutPolicy:input_type -> lockstep.v1.PutPolicyRequest
-	56,  // 117: lockstep.v1.QueueService.DeletePolicy:input_type -> lockstep.v1.DeletePolicyRequest
-	58,  // 118: lockstep.v1.QueueService.ListPolicies:input_type -> lockstep.v1.ListPoliciesRequest
-	64,  // 119: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
-	66,  // 120: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
-	68,  // 121: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
-	70,  // 122: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
-	72,  // 123: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
-	2,   // 124: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
-	4,   // 125: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
-	6,   // 126: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
-	8,   // 127: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
-	10,  // 128: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
-	12,  // 129: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
-	52,  // 130: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
-	14,  // 131: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
-	16,  // 132: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
-	18,  // 133: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
-	20,  // 134: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
-	23,  // 135: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
-	31,  // 136: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
-	37,  // 137: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
-	40,  // 138: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
-	44,  // 139: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
-	46,  // 140: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
-	48,  // 141: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
-	50,  // 142: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
-	61,  // 143: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
-	63,  // 144: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
-	55,  // 145: lockstep.v1.QueueService.PutPolicy:output_type -> lockstep.v1.PutPolicyResponse
-	57,  // 146: lockstep.v1.QueueService.DeletePolicy:output_type -> lockstep.v1.DeletePolicyResponse
-	59,  // 147: lockstep.v1.QueueService.ListPolicies:output_type -> lockstep.v1.ListPoliciesResponse
-	65,  // 148: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
-	67,  // 149: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
-	69,  // 150: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
-	71,  // 151: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
-	73,  // 152: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
-	124, // [124:153] is the sub-list for method output_type
-	95,  // [95:124] is the sub-list for method input_type
-	95,  // [95:95] is the sub-list for extension type_name
-	95,  // [95:95] is the sub-list for extension extendee
-	0,   // [0:95] is the sub-list for field type_name
+	86,  // 31: lockstep.v1.RequestError.partitioned:type_name -> lockstep.v1.QueuePartitioned
+	27,  // 32: lockstep.v1.CommitRequest.operations:type_name -> lockstep.v1.Operation
+	77,  // 33: lockstep.v1.CommitRequest.producer:type_name -> lockstep.v1.Producer
+	28,  // 34: lockstep.v1.Operation.publish:type_name -> lockstep.v1.PublishOperation
+	29,  // 35: lockstep.v1.Operation.ack:type_name -> lockstep.v1.AckOperation
+	30,  // 36: lockstep.v1.Operation.release:type_name -> lockstep.v1.ReleaseOperation
+	84,  // 37: lockstep.v1.PublishOperation.messages:type_name -> lockstep.v1.Message
+	87,  // 38: lockstep.v1.AckOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	87,  // 39: lockstep.v1.ReleaseOperation.ranges:type_name -> lockstep.v1.SequenceRange
+	32,  // 40: lockstep.v1.CommitResponse.results:type_name -> lockstep.v1.OperationResult
+	21,  // 41: lockstep.v1.OperationResult.duplicates:type_name -> lockstep.v1.DuplicateMessage
+	36,  // 42: lockstep.v1.ConsumeRequest.attach:type_name -> lockstep.v1.Attach
+	87,  // 43: lockstep.v1.ConsumeRequest.ack:type_name -> lockstep.v1.SequenceRange
+	87,  // 44: lockstep.v1.ConsumeRequest.nack:type_name -> lockstep.v1.SequenceRange
+	87,  // 45: lockstep.v1.ConsumeRequest.reject:type_name -> lockstep.v1.SequenceRange
+	88,  // 46: lockstep.v1.ConsumeRequest.nack_delay:type_name -> google.protobuf.Duration
+	87,  // 47: lockstep.v1.ConsumeRequest.release:type_name -> lockstep.v1.SequenceRange
+	35,  // 48: lockstep.v1.ConsumeRequest.leave:type_name -> lockstep.v1.Leave
+	34,  // 49: lockstep.v1.ConsumeRequest.extend:type_name -> lockstep.v1.Extend
+	87,  // 50: lockstep.v1.Extend.sequences:type_name -> lockstep.v1.SequenceRange
+	88,  // 51: lockstep.v1.Extend.duration:type_name -> google.protobuf.Duration
+	87,  // 52: lockstep.v1.Leave.seen:type_name -> lockstep.v1.SequenceRange
+	88,  // 53: lockstep.v1.Attach.ack_timeout:type_name -> google.protobuf.Duration
+	89,  // 54: lockstep.v1.ConsumeResponse.messages:type_name -> lockstep.v1.StoredMessage
+	87,  // 55: lockstep.v1.ConsumeResponse.waiting:type_name -> lockstep.v1.SequenceRange
+	87,  // 56: lockstep.v1.ConsumeResponse.moved:type_name -> lockstep.v1.SequenceRange
+	87,  // 57: lockstep.v1.ConsumeResponse.expired:type_name -> lockstep.v1.SequenceRange
+	38,  // 58: lockstep.v1.ConsumeResponse.refused:type_name -> lockstep.v1.RefusedAnswers
+	88,  // 59: lockstep.v1.ConsumeResponse.ack_timeout:type_name -> google.protobuf.Duration
+	87,  // 60: lockstep.v1.RefusedAnswers.sequences:type_name -> lockstep.v1.SequenceRange
+	90,  // 61: lockstep.v1.RefusedAnswers.reason:type_name -> lockstep.v1.ErrorReason
+	42,  // 62: lockstep.v1.ReplayDeadLettersResponse.progress:type_name -> lockstep.v1.SearchProgress
+	87,  // 63: lockstep.v1.MoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	41,  // 64: lockstep.v1.MoveMessagesRequest.search:type_name -> lockstep.v1.Search
+	42,  // 65: lockstep.v1.MoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
+	87,  // 66: lockstep.v1.RemoveMessagesRequest.sequences:type_name -> lockstep.v1.SequenceRange
+	41,  // 67: lockstep.v1.RemoveMessagesRequest.search:type_name -> lockstep.v1.Search
+	42,  // 68: lockstep.v1.RemoveMessagesResponse.progress:type_name -> lockstep.v1.SearchProgress
+	89,  // 69: lockstep.v1.BrowseResponse.messages:type_name -> lockstep.v1.StoredMessage
+	42,  // 70: lockstep.v1.BrowseResponse.progress:type_name -> lockstep.v1.SearchProgress
+	80,  // 71: lockstep.v1.SeekSubscriptionRequest.position:type_name -> lockstep.v1.StartPosition
+	81,  // 72: lockstep.v1.SeekSubscriptionRequest.time:type_name -> google.protobuf.Timestamp
+	77,  // 73: lockstep.v1.SeekSubscriptionRequest.producer:type_name -> lockstep.v1.Producer
+	88,  // 74: lockstep.v1.GetHistoryRequest.since:type_name -> google.protobuf.Duration
+	88,  // 75: lockstep.v1.GetHistoryResponse.interval:type_name -> google.protobuf.Duration
+	53,  // 76: lockstep.v1.GetHistoryResponse.points:type_name -> lockstep.v1.HistoryPoint
+	81,  // 77: lockstep.v1.HistoryPoint.at:type_name -> google.protobuf.Timestamp
+	88,  // 78: lockstep.v1.HistoryPoint.oldest_age:type_name -> google.protobuf.Duration
+	91,  // 79: lockstep.v1.PutPolicyRequest.policy:type_name -> lockstep.v1.QueuePolicy
+	77,  // 80: lockstep.v1.PutPolicyRequest.producer:type_name -> lockstep.v1.Producer
+	91,  // 81: lockstep.v1.PutPolicyResponse.policy:type_name -> lockstep.v1.QueuePolicy
+	77,  // 82: lockstep.v1.DeletePolicyRequest.producer:type_name -> lockstep.v1.Producer
+	91,  // 83: lockstep.v1.ListPoliciesResponse.policies:type_name -> lockstep.v1.QueuePolicy
+	77,  // 84: lockstep.v1.PauseQueueRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 85: lockstep.v1.PauseQueueResponse.queue:type_name -> lockstep.v1.Queue
+	77,  // 86: lockstep.v1.ResumeQueueRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 87: lockstep.v1.ResumeQueueResponse.queue:type_name -> lockstep.v1.Queue
+	92,  // 88: lockstep.v1.SetForwardsRequest.forwards:type_name -> lockstep.v1.Forward
+	77,  // 89: lockstep.v1.SetForwardsRequest.producer:type_name -> lockstep.v1.Producer
+	78,  // 90: lockstep.v1.SetForwardsResponse.queue:type_name -> lockstep.v1.Queue
+	27,  // 91: lockstep.v1.PrepareRequest.operations:type_name -> lockstep.v1.Operation
+	77,  // 92: lockstep.v1.PrepareRequest.producer:type_name -> lockstep.v1.Producer
+	74,  // 93: lockstep.v1.ListPreparedResponse.transactions:type_name -> lockstep.v1.PreparedTransaction
+	81,  // 94: lockstep.v1.PreparedTransaction.prepared_at:type_name -> google.protobuf.Timestamp
+	75,  // 95: lockstep.v1.PreparedTransaction.queues:type_name -> lockstep.v1.PreparedQueue
+	1,   // 96: lockstep.v1.QueueService.CreateQueue:input_type -> lockstep.v1.CreateQueueRequest
+	3,   // 97: lockstep.v1.QueueService.AlterQueue:input_type -> lockstep.v1.AlterQueueRequest
+	5,   // 98: lockstep.v1.QueueService.DeleteQueue:input_type -> lockstep.v1.DeleteQueueRequest
+	7,   // 99: lockstep.v1.QueueService.PurgeQueue:input_type -> lockstep.v1.PurgeQueueRequest
+	9,   // 100: lockstep.v1.QueueService.GetQueue:input_type -> lockstep.v1.GetQueueRequest
+	11,  // 101: lockstep.v1.QueueService.ListQueues:input_type -> lockstep.v1.ListQueuesRequest
+	51,  // 102: lockstep.v1.QueueService.GetHistory:input_type -> lockstep.v1.GetHistoryRequest
+	13,  // 103: lockstep.v1.QueueService.CreateSubscription:input_type -> lockstep.v1.CreateSubscriptionRequest
+	15,  // 104: lockstep.v1.QueueService.AlterSubscription:input_type -> lockstep.v1.AlterSubscriptionRequest
+	17,  // 105: lockstep.v1.QueueService.DeleteSubscription:input_type -> lockstep.v1.DeleteSubscriptionRequest
+	19,  // 106: lockstep.v1.QueueService.Publish:input_type -> lockstep.v1.PublishRequest
+	22,  // 107: lockstep.v1.QueueService.PublishStream:input_type -> lockstep.v1.PublishStreamRequest
+	26,  // 108: lockstep.v1.QueueService.Commit:input_type -> lockstep.v1.CommitRequest
+	33,  // 109: lockstep.v1.QueueService.Consume:input_type -> lockstep.v1.ConsumeRequest
+	39,  // 110: lockstep.v1.QueueService.ReplayDeadLetters:input_type -> lockstep.v1.ReplayDeadLettersRequest
+	43,  // 111: lockstep.v1.QueueService.MoveMessages:input_type -> lockstep.v1.MoveMessagesRequest
+	45,  // 112: lockstep.v1.QueueService.RemoveMessages:input_type -> lockstep.v1.RemoveMessagesRequest
+	47,  // 113: lockstep.v1.QueueService.Browse:input_type -> lockstep.v1.BrowseRequest
+	49,  // 114: lockstep.v1.QueueService.SeekSubscription:input_type -> lockstep.v1.SeekSubscriptionRequest
+	60,  // 115: lockstep.v1.QueueService.PauseQueue:input_type -> lockstep.v1.PauseQueueRequest
+	62,  // 116: lockstep.v1.QueueService.ResumeQueue:input_type -> lockstep.v1.ResumeQueueRequest
+	54,  // 117: lockstep.v1.QueueService.PutPolicy:input_type -> lockstep.v1.PutPolicyRequest
+	56,  // 118: lockstep.v1.QueueService.DeletePolicy:input_type -> lockstep.v1.DeletePolicyRequest
+	58,  // 119: lockstep.v1.QueueService.ListPolicies:input_type -> lockstep.v1.ListPoliciesRequest
+	64,  // 120: lockstep.v1.QueueService.SetForwards:input_type -> lockstep.v1.SetForwardsRequest
+	66,  // 121: lockstep.v1.QueueService.Prepare:input_type -> lockstep.v1.PrepareRequest
+	68,  // 122: lockstep.v1.QueueService.CommitPrepared:input_type -> lockstep.v1.CommitPreparedRequest
+	70,  // 123: lockstep.v1.QueueService.RollbackPrepared:input_type -> lockstep.v1.RollbackPreparedRequest
+	72,  // 124: lockstep.v1.QueueService.ListPrepared:input_type -> lockstep.v1.ListPreparedRequest
+	2,   // 125: lockstep.v1.QueueService.CreateQueue:output_type -> lockstep.v1.CreateQueueResponse
+	4,   // 126: lockstep.v1.QueueService.AlterQueue:output_type -> lockstep.v1.AlterQueueResponse
+	6,   // 127: lockstep.v1.QueueService.DeleteQueue:output_type -> lockstep.v1.DeleteQueueResponse
+	8,   // 128: lockstep.v1.QueueService.PurgeQueue:output_type -> lockstep.v1.PurgeQueueResponse
+	10,  // 129: lockstep.v1.QueueService.GetQueue:output_type -> lockstep.v1.GetQueueResponse
+	12,  // 130: lockstep.v1.QueueService.ListQueues:output_type -> lockstep.v1.ListQueuesResponse
+	52,  // 131: lockstep.v1.QueueService.GetHistory:output_type -> lockstep.v1.GetHistoryResponse
+	14,  // 132: lockstep.v1.QueueService.CreateSubscription:output_type -> lockstep.v1.CreateSubscriptionResponse
+	16,  // 133: lockstep.v1.QueueService.AlterSubscription:output_type -> lockstep.v1.AlterSubscriptionResponse
+	18,  // 134: lockstep.v1.QueueService.DeleteSubscription:output_type -> lockstep.v1.DeleteSubscriptionResponse
+	20,  // 135: lockstep.v1.QueueService.Publish:output_type -> lockstep.v1.PublishResponse
+	23,  // 136: lockstep.v1.QueueService.PublishStream:output_type -> lockstep.v1.PublishStreamResponse
+	31,  // 137: lockstep.v1.QueueService.Commit:output_type -> lockstep.v1.CommitResponse
+	37,  // 138: lockstep.v1.QueueService.Consume:output_type -> lockstep.v1.ConsumeResponse
+	40,  // 139: lockstep.v1.QueueService.ReplayDeadLetters:output_type -> lockstep.v1.ReplayDeadLettersResponse
+	44,  // 140: lockstep.v1.QueueService.MoveMessages:output_type -> lockstep.v1.MoveMessagesResponse
+	46,  // 141: lockstep.v1.QueueService.RemoveMessages:output_type -> lockstep.v1.RemoveMessagesResponse
+	48,  // 142: lockstep.v1.QueueService.Browse:output_type -> lockstep.v1.BrowseResponse
+	50,  // 143: lockstep.v1.QueueService.SeekSubscription:output_type -> lockstep.v1.SeekSubscriptionResponse
+	61,  // 144: lockstep.v1.QueueService.PauseQueue:output_type -> lockstep.v1.PauseQueueResponse
+	63,  // 145: lockstep.v1.QueueService.ResumeQueue:output_type -> lockstep.v1.ResumeQueueResponse
+	55,  // 146: lockstep.v1.QueueService.PutPolicy:output_type -> lockstep.v1.PutPolicyResponse
+	57,  // 147: lockstep.v1.QueueService.DeletePolicy:output_type -> lockstep.v1.DeletePolicyResponse
+	59,  // 148: lockstep.v1.QueueService.ListPolicies:output_type -> lockstep.v1.ListPoliciesResponse
+	65,  // 149: lockstep.v1.QueueService.SetForwards:output_type -> lockstep.v1.SetForwardsResponse
+	67,  // 150: lockstep.v1.QueueService.Prepare:output_type -> lockstep.v1.PrepareResponse
+	69,  // 151: lockstep.v1.QueueService.CommitPrepared:output_type -> lockstep.v1.CommitPreparedResponse
+	71,  // 152: lockstep.v1.QueueService.RollbackPrepared:output_type -> lockstep.v1.RollbackPreparedResponse
+	73,  // 153: lockstep.v1.QueueService.ListPrepared:output_type -> lockstep.v1.ListPreparedResponse
+	125, // [125:154] is the sub-list for method output_type
+	96,  // [96:125] is the sub-list for method input_type
+	96,  // [96:96] is the sub-list for extension type_name
+	96,  // [96:96] is the sub-list for extension extendee
+	0,   // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_lockstep_v1_queue_proto_init() }

@@ -1329,7 +1329,8 @@ func (x *ActiveConsumer) GetSince() *timestamppb.Timestamp {
 // Queue describes a queue.
 type Queue struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name: 1 to 255 characters of [A-Za-z0-9._/{}-], beginning with a letter or digit.
+	// Name: 1 to 255 characters of [A-Za-z0-9._/{}-], beginning with a letter or digit. The queue of a partition has the
+	// name `QUEUE#INDEX/COUNT`, such as `orders#0/8`.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Internal number of the queue; a deleted and recreated queue has a new number.
 	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
@@ -2173,6 +2174,61 @@ func (x *NotOwner) GetEpoch() uint64 {
 	return 0
 }
 
+// QueuePartitioned is the detail of an error with the reason QUEUE_PARTITIONED.
+type QueuePartitioned struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the partitioned queue.
+	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
+	// Number of its partitions, 2 to 64. Their queues have the names `QUEUE#INDEX/COUNT`, such as `orders#0/8`.
+	Count         uint32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QueuePartitioned) Reset() {
+	*x = QueuePartitioned{}
+	mi := &file_lockstep_v1_types_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QueuePartitioned) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QueuePartitioned) ProtoMessage() {}
+
+func (x *QueuePartitioned) ProtoReflect() protoreflect.Message {
+	mi := &file_lockstep_v1_types_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QueuePartitioned.ProtoReflect.Descriptor instead.
+func (*QueuePartitioned) Descriptor() ([]byte, []int) {
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *QueuePartitioned) GetQueue() string {
+	if x != nil {
+		return x.Queue
+	}
+	return ""
+}
+
+func (x *QueuePartitioned) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
 // Forward is a forwarding rule of a queue: messages published to the queue that match `filter` are also published to
 // another queue in the same transaction. Forwarded messages are not forwarded again. Dead letters and replayed messages
 // that are moved to the queue are not forwarded.
@@ -2193,7 +2249,7 @@ type Forward struct {
 
 func (x *Forward) Reset() {
 	*x = Forward{}
-	mi := &file_lockstep_v1_types_proto_msgTypes[19]
+	mi := &file_lockstep_v1_types_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2205,7 +2261,7 @@ func (x *Forward) String() string {
 func (*Forward) ProtoMessage() {}
 
 func (x *Forward) ProtoReflect() protoreflect.Message {
-	mi := &file_lockstep_v1_types_proto_msgTypes[19]
+	mi := &file_lockstep_v1_types_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2218,7 +2274,7 @@ func (x *Forward) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Forward.ProtoReflect.Descriptor instead.
 func (*Forward) Descriptor() ([]byte, []int) {
-	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{19}
+	return file_lockstep_v1_types_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Forward) GetTo() string {
@@ -2474,7 +2530,10 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x12\n" +
 	"\x04pair\x18\x02 \x01(\tR\x04pair\x12\x1c\n" +
 	"\taddresses\x18\x03 \x03(\tR\taddresses\x12\x14\n" +
-	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\"E\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\">\n" +
+	"\x10QueuePartitioned\x12\x14\n" +
+	"\x05queue\x18\x01 \x01(\tR\x05queue\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\"E\n" +
 	"\aForward\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x12\n" +
 	"\x04move\x18\x02 \x01(\bR\x04move\x12\x16\n" +
@@ -2509,7 +2568,7 @@ func file_lockstep_v1_types_proto_rawDescGZIP() []byte {
 }
 
 var file_lockstep_v1_types_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_lockstep_v1_types_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_lockstep_v1_types_proto_goTypes = []any{
 	(DeadLetterReason)(0),             // 0: lockstep.v1.DeadLetterReason
 	(Overflow)(0),                     // 1: lockstep.v1.Overflow
@@ -2533,56 +2592,57 @@ var file_lockstep_v1_types_proto_goTypes = []any{
 	(*Position)(nil),                  // 19: lockstep.v1.Position
 	(*NotActive)(nil),                 // 20: lockstep.v1.NotActive
 	(*NotOwner)(nil),                  // 21: lockstep.v1.NotOwner
-	(*Forward)(nil),                   // 22: lockstep.v1.Forward
-	nil,                               // 23: lockstep.v1.Message.PropertiesEntry
-	nil,                               // 24: lockstep.v1.Message.TypedPropertiesEntry
-	(*timestamppb.Timestamp)(nil),     // 25: google.protobuf.Timestamp
-	(*durationpb.Duration)(nil),       // 26: google.protobuf.Duration
-	(*descriptorpb.FieldOptions)(nil), // 27: google.protobuf.FieldOptions
+	(*QueuePartitioned)(nil),          // 22: lockstep.v1.QueuePartitioned
+	(*Forward)(nil),                   // 23: lockstep.v1.Forward
+	nil,                               // 24: lockstep.v1.Message.PropertiesEntry
+	nil,                               // 25: lockstep.v1.Message.TypedPropertiesEntry
+	(*timestamppb.Timestamp)(nil),     // 26: google.protobuf.Timestamp
+	(*durationpb.Duration)(nil),       // 27: google.protobuf.Duration
+	(*descriptorpb.FieldOptions)(nil), // 28: google.protobuf.FieldOptions
 }
 var file_lockstep_v1_types_proto_depIdxs = []int32{
-	23, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
-	25, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
-	26, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
-	25, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
-	26, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
-	24, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
-	25, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
+	24, // 0: lockstep.v1.Message.properties:type_name -> lockstep.v1.Message.PropertiesEntry
+	26, // 1: lockstep.v1.Message.expires_at:type_name -> google.protobuf.Timestamp
+	27, // 2: lockstep.v1.Message.ttl:type_name -> google.protobuf.Duration
+	26, // 3: lockstep.v1.Message.deliver_at:type_name -> google.protobuf.Timestamp
+	27, // 4: lockstep.v1.Message.delay:type_name -> google.protobuf.Duration
+	25, // 5: lockstep.v1.Message.typed_properties:type_name -> lockstep.v1.Message.TypedPropertiesEntry
+	26, // 6: lockstep.v1.StoredMessage.published_at:type_name -> google.protobuf.Timestamp
 	3,  // 7: lockstep.v1.StoredMessage.message:type_name -> lockstep.v1.Message
 	6,  // 8: lockstep.v1.StoredMessage.dead_letter:type_name -> lockstep.v1.DeadLetter
 	0,  // 9: lockstep.v1.DeadLetter.reason:type_name -> lockstep.v1.DeadLetterReason
-	25, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
-	26, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
-	26, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
-	26, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
-	26, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
-	26, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
+	26, // 10: lockstep.v1.DeadLetter.moved_at:type_name -> google.protobuf.Timestamp
+	27, // 11: lockstep.v1.QueueConfig.ttl:type_name -> google.protobuf.Duration
+	27, // 12: lockstep.v1.QueueConfig.delay:type_name -> google.protobuf.Duration
+	27, // 13: lockstep.v1.QueueConfig.redelivery_delay:type_name -> google.protobuf.Duration
+	27, // 14: lockstep.v1.QueueConfig.redelivery_max_delay:type_name -> google.protobuf.Duration
+	27, // 15: lockstep.v1.QueueConfig.retention_age:type_name -> google.protobuf.Duration
 	1,  // 16: lockstep.v1.QueueConfig.overflow:type_name -> lockstep.v1.Overflow
-	26, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
-	26, // 18: lockstep.v1.QueueConfig.ack_timeout:type_name -> google.protobuf.Duration
-	26, // 19: lockstep.v1.QueueConfig.dedup_window:type_name -> google.protobuf.Duration
+	27, // 17: lockstep.v1.QueueConfig.temporary_grace:type_name -> google.protobuf.Duration
+	27, // 18: lockstep.v1.QueueConfig.ack_timeout:type_name -> google.protobuf.Duration
+	27, // 19: lockstep.v1.QueueConfig.dedup_window:type_name -> google.protobuf.Duration
 	11, // 20: lockstep.v1.Subscription.redelivery:type_name -> lockstep.v1.RedeliveryPolicy
 	12, // 21: lockstep.v1.Subscription.active_consumer:type_name -> lockstep.v1.ActiveConsumer
 	16, // 22: lockstep.v1.Subscription.pause:type_name -> lockstep.v1.QueuePause
-	26, // 23: lockstep.v1.Subscription.oldest_in_flight_age:type_name -> google.protobuf.Duration
-	26, // 24: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
-	26, // 25: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
-	26, // 26: lockstep.v1.RedeliveryPolicy.ack_timeout:type_name -> google.protobuf.Duration
-	25, // 27: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
+	27, // 23: lockstep.v1.Subscription.oldest_in_flight_age:type_name -> google.protobuf.Duration
+	27, // 24: lockstep.v1.RedeliveryPolicy.redelivery_delay:type_name -> google.protobuf.Duration
+	27, // 25: lockstep.v1.RedeliveryPolicy.redelivery_max_delay:type_name -> google.protobuf.Duration
+	27, // 26: lockstep.v1.RedeliveryPolicy.ack_timeout:type_name -> google.protobuf.Duration
+	26, // 27: lockstep.v1.ActiveConsumer.since:type_name -> google.protobuf.Timestamp
 	9,  // 28: lockstep.v1.Queue.config:type_name -> lockstep.v1.QueueConfig
 	10, // 29: lockstep.v1.Queue.subscriptions:type_name -> lockstep.v1.Subscription
-	22, // 30: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
+	23, // 30: lockstep.v1.Queue.forwards:type_name -> lockstep.v1.Forward
 	17, // 31: lockstep.v1.Queue.activity:type_name -> lockstep.v1.QueueActivity
 	16, // 32: lockstep.v1.Queue.pause:type_name -> lockstep.v1.QueuePause
 	14, // 33: lockstep.v1.Queue.sources:type_name -> lockstep.v1.QueueSources
 	9,  // 34: lockstep.v1.QueueSources.own:type_name -> lockstep.v1.QueueConfig
 	9,  // 35: lockstep.v1.QueuePolicy.defaults:type_name -> lockstep.v1.QueueConfig
 	9,  // 36: lockstep.v1.QueuePolicy.limits:type_name -> lockstep.v1.QueueConfig
-	25, // 37: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
-	25, // 38: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
-	26, // 39: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
+	26, // 37: lockstep.v1.QueuePause.paused_at:type_name -> google.protobuf.Timestamp
+	26, // 38: lockstep.v1.QueueActivity.oldest_at:type_name -> google.protobuf.Timestamp
+	27, // 39: lockstep.v1.NotActive.retry_after:type_name -> google.protobuf.Duration
 	4,  // 40: lockstep.v1.Message.TypedPropertiesEntry.value:type_name -> lockstep.v1.PropertyValue
-	27, // 41: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
+	28, // 41: lockstep.v1.queue_option:extendee -> google.protobuf.FieldOptions
 	8,  // 42: lockstep.v1.queue_option:type_name -> lockstep.v1.QueueOption
 	43, // [43:43] is the sub-list for method output_type
 	43, // [43:43] is the sub-list for method input_type
@@ -2611,7 +2671,7 @@ func file_lockstep_v1_types_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_lockstep_v1_types_proto_rawDesc), len(file_lockstep_v1_types_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 1,
 			NumServices:   0,
 		},

@@ -82,6 +82,8 @@ var (
 	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
 	// ErrCrossPair is returned for a request with queues of different pairs of the fleet.
 	ErrCrossPair = errors.New("queues belong to different pairs: use queues of one placement group")
+	// ErrPartitioned is returned for a partitioned queue, of which only the partitions store messages.
+	ErrPartitioned = errors.New("queue is partitioned")
 	// ErrFleetState is returned by the methods of a fleet if its state does not permit the request.
 	ErrFleetState = errors.New("not possible in the state of the fleet")
 	// ErrPaused is returned for a read while the node cannot confirm that it is still active.
@@ -136,6 +138,31 @@ func (e *NotOwnerError) Error() string {
 
 // Is reports whether target is ErrNotOwner.
 func (e *NotOwnerError) Is(target error) bool { return target == ErrNotOwner }
+
+// PartitionedError is returned for a partitioned queue. It matches ErrPartitioned.
+type PartitionedError struct {
+	Queue string
+	Count int // number of partitions
+}
+
+func (e *PartitionedError) Error() string {
+	first, last := txn.Partition{Queue: e.Queue, Count: e.Count}, txn.Partition{Queue: e.Queue, Count: e.Count}
+	last.Index = e.Count - 1
+	return fmt.Sprintf("queue %q has %d partitions, which are the queues %s to %s: use them, or a client that supports "+
+		"partitioned queues", e.Queue, e.Count, first.Name(), last.Name())
+}
+
+// Is reports whether target is ErrPartitioned.
+func (e *PartitionedError) Is(target error) bool { return target == ErrPartitioned }
+
+// partitionsOf returns the detail of an error that wraps a PartitionedError, otherwise nil.
+func partitionsOf(err error) *pb.QueuePartitioned {
+	e, ok := errors.AsType[*PartitionedError](err)
+	if !ok {
+		return nil
+	}
+	return &pb.QueuePartitioned{Queue: e.Queue, Count: uint32(e.Count)}
+}
 
 // ConcernsOwner reports whether an error means that this pair does not own a queue, or that the owner is unknown.
 func ConcernsOwner(err error) bool {
@@ -350,6 +377,9 @@ var errorTable = []mapping{
 	{ErrSiteNotCompared, pb.ErrorReason_ERROR_REASON_SITE_NOT_COMPARED},
 	{ErrNotOwner, pb.ErrorReason_ERROR_REASON_NOT_OWNER},
 	{ErrCrossPair, pb.ErrorReason_ERROR_REASON_CROSS_PAIR},
+	{ErrPartitioned, pb.ErrorReason_ERROR_REASON_QUEUE_PARTITIONED},
+	{txn.ErrPartitionsDiffer, pb.ErrorReason_ERROR_REASON_PARTITIONS_DIFFER},
+	{fleet.ErrPartitions, pb.ErrorReason_ERROR_REASON_PARTITIONS_DIFFER},
 	{ErrFleetState, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
 	{fleet.ErrUnavailable, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{fleet.ErrLost, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
@@ -449,6 +479,9 @@ func ToStatus(err error) error {
 	if owner := ownerOf(err); owner != nil {
 		details = append(details, owner)
 	}
+	if parts := partitionsOf(err); parts != nil {
+		details = append(details, parts)
+	}
 	return withDetails(status.New(m.code(), err.Error()), details...)
 }
 
@@ -499,7 +532,7 @@ func ToRequestError(err error) *pb.RequestError {
 	m := lookup(err)
 	return &pb.RequestError{
 		Code: uint32(m.code()), Message: err.Error(), Reason: reason.Name(m.reason), Settled: isSettled(err),
-		NotOwner: ownerOf(err),
+		NotOwner: ownerOf(err), Partitioned: partitionsOf(err),
 	}
 }
 

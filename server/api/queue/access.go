@@ -107,7 +107,7 @@ func (c *caller) uses(pattern string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for name := range c.used {
-		if txn.MatchGlob(pattern, name) {
+		if txn.MatchQueue(pattern, name) {
 			return true
 		}
 	}

@@ -84,6 +84,9 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
 	defer consumer.Close()
+	if err := divide(consumer, attach); err != nil {
+		return err
+	}
 	if err := s.checkFence(attach.GetQueue()); err != nil { // WatchMoves ends only consumers that were attached before
 		return err
 	}

@@ -75,9 +75,9 @@ func (c *creation) checkNames() error {
 	if err := txn.CheckQueueName(c.req.GetName()); err != nil {
 		return err
 	}
-	if txn.HasBraces(c.req.GetName()) {
+	if txn.NeedsFeature(c.req.GetName()) {
 		if err := c.serving.Require(c.session, failover.FeatureQueues); err != nil {
-			return fmt.Errorf("create queue %q: name with braces: %w", c.req.GetName(), err)
+			return fmt.Errorf("create queue %q: name with braces, or of a partition: %w", c.req.GetName(), err)
 		}
 	}
 	if group := c.req.GetPlacementGroup(); group != "" {

@@ -17,6 +17,8 @@ import (
 // directory is the part of *member.Manager that the service uses.
 type directory interface {
 	NotFound(queue string) error
+	// Partitions returns the number of partitions of a queue; 0 if it is not partitioned, or not known to be.
+	Partitions(queue string) int
 	Create(
 		ctx context.Context, p *replication.Primary, queue, group string, commit func(epoch uint64) error,
 	) error
@@ -44,6 +46,9 @@ func (s *Service) resolve(
 	prior, err = query.Lookup(s.store, p, retry, targets)
 	if err != nil || prior != nil || allFound(targets) {
 		return prior, nil, err
+	}
+	if missing = s.partitioned(targets); missing != nil {
+		return nil, missing, nil
 	}
 	if s.fleet == nil {
 		return nil, txn.ErrQueueNotFound, nil
@@ -112,9 +117,9 @@ func (s *Service) missing(targets []query.Target) error {
 }
 
 // missingOf is like missing, for names that are first looked up in the store. It returns nil if all queues exist at
-// this pair, and for a pair without a fleet.
+// this pair. For a pair without a fleet, it returns only errors of partitioned queues.
 func (s *Service) missingOf(names ...string) error {
-	if s.fleet == nil || len(names) == 0 {
+	if len(names) == 0 {
 		return nil
 	}
 	targets := make([]query.Target, 0, len(names))
@@ -124,7 +129,7 @@ func (s *Service) missingOf(names ...string) error {
 		}
 	}
 	_, missing, err := s.resolve(nil, false, targets)
-	if err != nil {
+	if err != nil || s.fleet == nil && !errors.Is(missing, apierror.ErrPartitioned) {
 		return nil //nolint:nilerr // the caller has another error
 	}
 	return missing
@@ -132,7 +137,7 @@ func (s *Service) missingOf(names ...string) error {
 
 // isMissing reports whether an error means that a queue does not exist at this pair.
 func isMissing(err error) bool {
-	return errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, apierror.ErrCrossPair) || apierror.ConcernsOwner(err)
+	return errors.Is(err, txn.ErrQueueNotFound) || replaces(err)
 }
 
 // named adds the name of a queue to the bare txn.ErrQueueNotFound. Other errors contain it.
@@ -168,13 +173,13 @@ func crossPair(err error) error {
 // resolve for a retry that was logged although its queues do not exist at this pair. If the transaction was logged
 // earlier, missing is nil, and the owners of the queues are looked up.
 func (s *Service) refusal(r *txn.Result, kept bool, missing error, queues ...string) error {
-	if r.Code != txn.ErrQueueNotFound && r.Code != txn.ErrMoved || s.fleet == nil {
+	if r.Code != txn.ErrQueueNotFound && r.Code != txn.ErrMoved {
 		return apierror.Refusal(r, kept)
 	}
 	if missing == nil && (r.Duplicate || r.Code == txn.ErrMoved) {
 		missing = s.missingOf(queues...)
 	}
-	if !apierror.ConcernsOwner(missing) && !errors.Is(missing, apierror.ErrCrossPair) {
+	if missing != nil && !replaces(missing) {
 		missing = nil
 	}
 	return apierror.RefusalWith(r, kept, missing)

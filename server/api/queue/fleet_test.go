@@ -45,6 +45,8 @@ type fakeDirectory struct {
 	epoch   uint64
 	groups  map[string]string // requested placement group by queue
 	deleted map[string]uint64 // epoch by queue
+
+	partitions map[string]int // number of partitions by queue
 }
 
 func (d *fakeDirectory) own(pair string, queues ...string) {
@@ -87,6 +89,12 @@ func (d *fakeDirectory) Create(
 	d.groups[queue] = group
 	d.mu.Unlock()
 	return commit(epoch)
+}
+
+func (d *fakeDirectory) Partitions(queue string) int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.partitions[queue]
 }
 
 func (d *fakeDirectory) Deleted(queue string, epoch uint64) {
@@ -356,6 +364,16 @@ func TestEachRequestReturnsTheOwner(t *testing.T) {
 	}
 	for name, request := range n.requests("none") {
 		require.Equal(t, outcome{reason: "QUEUE_NOT_FOUND"}, outcomeOf(t, request(t.Context())), name)
+	}
+	n.dir.partitions = map[string]int{"far": 4}
+	n.create("near#1/4")
+	for _, queue := range []string{"near", "far"} {
+		for name, request := range n.requests(queue) {
+			err := request(t.Context())
+			require.Equal(t, outcome{reason: "QUEUE_PARTITIONED"}, outcomeOf(t, err), name)
+			details := status.Convert(err).Details()
+			require.Equal(t, uint32(4), details[len(details)-1].(*pb.QueuePartitioned).GetCount(), name)
+		}
 	}
 	n.dir.setDown(true)
 	for name, request := range n.requests("none") {

@@ -51,6 +51,9 @@ func (p *publishStream) refusedFor(queue string) error {
 
 // movedAway returns the error for a queue that was fenced when a request was applied.
 func (s *Service) movedAway(queue string) error {
+	if s.fleet == nil {
+		return fmt.Errorf("queue %q: %w", queue, txn.ErrMoved)
+	}
 	if err := s.missingOf(queue); err != nil && !errors.Is(err, txn.ErrQueueNotFound) {
 		return err
 	}

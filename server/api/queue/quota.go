@@ -70,7 +70,7 @@ func (q *quotas) of(name string) (meters []*meter) {
 		return nil
 	}
 	for _, m := range q.meters {
-		if txn.MatchGlob(m.GetQueue(), name) {
+		if txn.MatchQueue(m.GetQueue(), name) {
 			meters = append(meters, m)
 		}
 	}
@@ -106,7 +106,7 @@ func (m *meter) sample(s *Service) {
 
 func (m *meter) usage(s *Service) (queues, bytes uint64) {
 	return query.Usage(s.store, txn.LiteralPrefix(m.GetQueue()), func(name string) bool {
-		return txn.MatchGlob(m.GetQueue(), name)
+		return txn.MatchQueue(m.GetQueue(), name)
 	})
 }
 

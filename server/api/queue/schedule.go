@@ -185,7 +185,7 @@ func (s *Schedules) put(ctx context.Context, in *pb.Schedule, producer *pb.Produ
 		by = ""
 	}
 	_, err := s.change(ctx, producer, in.GetName(), in.GetQueue(), func(before storedSchedule) (operations, error) {
-		if err := s.q.missingOf(in.GetQueue()); apierror.ConcernsOwner(err) {
+		if err := s.q.missingOf(in.GetQueue()); err != nil && replaces(err) {
 			return nil, err
 		}
 		at := time.Now().Truncate(time.Millisecond)
@@ -313,7 +313,7 @@ func (s *Schedules) change(
 		return nil, err
 	}
 	fill, err := fn(before)
-	if apierror.ConcernsOwner(err) && o.mustLog(err) {
+	if err != nil && replaces(err) && o.mustLog(err) {
 		fill, err = func(b *txn.Builder) error { b.Purge(txn.NoQueue, 0); return nil }, nil // is refused
 	}
 	if err != nil || fill == nil {

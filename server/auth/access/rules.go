@@ -338,7 +338,7 @@ func (g *grants) on(name string) Right {
 		return rights
 	}
 	for i := range g.queues {
-		if q := &g.queues[i]; q.rights&^rights != 0 && txn.MatchGlob(q.pattern, name) {
+		if q := &g.queues[i]; q.rights&^rights != 0 && txn.MatchQueue(q.pattern, name) {
 			rights |= q.rights
 		}
 	}

@@ -195,7 +195,7 @@ func (t *Table) Token(sum [sha256.Size]byte) (principal string, groups []string,
 func (t *Table) Granting(right Right, name string) (rules []*pb.AccessRule) {
 	for i := range t.rules {
 		r := &t.rules[i]
-		if r.pair&right != 0 || r.queues&right != 0 && txn.MatchGlob(r.GetQueue(), name) {
+		if r.pair&right != 0 || r.queues&right != 0 && txn.MatchQueue(r.GetQueue(), name) {
 			rules = append(rules, r.AccessRule)
 		}
 	}

@@ -45,6 +45,9 @@ type Consumer struct {
 	// subscription, or zero.
 	from       string
 	firstSince time.Time
+	// id is the ID of the consumer at all partitions, and number the number of its Divide call; see division.
+	id     string
+	number uint64
 }
 
 func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.accepts(m) }
@@ -395,5 +398,8 @@ func (c *Consumer) removeInFlight(sequence uint64, sent bool) {
 	}
 	if !sent {
 		c.credit++
+	}
+	if c.d.division.successor != nil && len(c.inFlight) == 0 {
+		signal(c.d.wake) // for handOver
 	}
 }

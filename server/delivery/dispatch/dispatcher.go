@@ -76,6 +76,7 @@ type dispatcher struct {
 	dueInRead []uint64
 	delivered uint64
 	deadlines deadlines
+	division  division
 }
 
 func newDispatcher(r *Registry, key Key, paused bool) *dispatcher {

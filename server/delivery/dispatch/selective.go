@@ -24,7 +24,8 @@ const (
 //     unassigned messages.
 //   - Groups: see groups.
 //   - Single active consumer: only the first consumer receives messages. It is the consumer that has been attached
-//     longest. If that consumer misses an acknowledgement deadline, the next consumer becomes the first.
+//     longest. If that consumer misses an acknowledgement deadline, the next consumer becomes the first. The first
+//     consumer of a partition is determined by elect.
 //   - Deferred messages: if no eligible consumer with credit accepts a message, its sequence is deferred. A deferred
 //     message does not block others. It is read again when an eligible consumer attaches or has credit.
 //
@@ -86,7 +87,10 @@ func (d *dispatcher) setExclusive(exclusive bool) {
 }
 
 func (s *selective) candidates() []*Consumer {
-	if s.exclusive && len(s.d.consumers) > 0 {
+	switch {
+	case s.exclusive && s.d.division.successor != nil:
+		return nil
+	case s.exclusive && len(s.d.consumers) > 0:
 		return s.d.consumers[:1]
 	}
 	return s.d.consumers
@@ -96,6 +100,7 @@ func (s *selective) demand(most int) (want int, again []uint64) {
 	d := s.d
 	d.polls = true
 	s.requested = s.requested[:0]
+	d.handOver()
 	if !d.returning {
 		s.deliverBuffered()
 	}

@@ -311,7 +311,7 @@ func (m *Manager) NotFound(queue string) error {
 func unavailable(err error) error {
 	switch {
 	case errors.Is(err, fleet.ErrUnavailable), errors.Is(err, fleet.ErrLost), errors.Is(err, fleet.ErrRestored),
-		errors.Is(err, fleet.ErrRebuilding):
+		errors.Is(err, fleet.ErrRebuilding), errors.Is(err, fleet.ErrPartitions):
 		return err
 	case errors.Is(err, fleet.ErrInvalid):
 		return fmt.Errorf("%w: %w", apierror.ErrInvalid, err)
@@ -334,4 +334,14 @@ func signal(c chan struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// Partitions returns the number of partitions of a queue, as stated by the copy of the directory; 0 if it is not
+// partitioned, or not known to be.
+func (m *Manager) Partitions(queue string) int {
+	d := m.Directory()
+	if d == nil {
+		return 0
+	}
+	return d.Partitions(queue)
 }

@@ -162,6 +162,8 @@ class ErrorReason(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ERROR_REASON_CROSS_PAIR: _ClassVar[ErrorReason]
     ERROR_REASON_DIRECTORY_UNAVAILABLE: _ClassVar[ErrorReason]
     ERROR_REASON_FLEET_STATE: _ClassVar[ErrorReason]
+    ERROR_REASON_QUEUE_PARTITIONED: _ClassVar[ErrorReason]
+    ERROR_REASON_PARTITIONS_DIFFER: _ClassVar[ErrorReason]
 ERROR_KIND_UNSPECIFIED: ErrorKind
 ERROR_KIND_RETRY: ErrorKind
 ERROR_KIND_QUEUE_NOT_FOUND: ErrorKind
@@ -312,6 +314,8 @@ ERROR_REASON_NOT_OWNER: ErrorReason
 ERROR_REASON_CROSS_PAIR: ErrorReason
 ERROR_REASON_DIRECTORY_UNAVAILABLE: ErrorReason
 ERROR_REASON_FLEET_STATE: ErrorReason
+ERROR_REASON_QUEUE_PARTITIONED: ErrorReason
+ERROR_REASON_PARTITIONS_DIFFER: ErrorReason
 REASON_FIELD_NUMBER: _ClassVar[int]
 reason: _descriptor.FieldDescriptor
 

@@ -295,18 +295,20 @@ class Submitted(_message.Message):
     def __init__(self, through: _Optional[int] = ...) -> None: ...
 
 class RequestError(_message.Message):
-    __slots__ = ("code", "message", "reason", "settled", "not_owner")
+    __slots__ = ("code", "message", "reason", "settled", "not_owner", "partitioned")
     CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     SETTLED_FIELD_NUMBER: _ClassVar[int]
     NOT_OWNER_FIELD_NUMBER: _ClassVar[int]
+    PARTITIONED_FIELD_NUMBER: _ClassVar[int]
     code: int
     message: str
     reason: str
     settled: bool
     not_owner: _types_pb2.NotOwner
-    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., reason: _Optional[str] = ..., settled: bool = ..., not_owner: _Optional[_Union[_types_pb2.NotOwner, _Mapping]] = ...) -> None: ...
+    partitioned: _types_pb2.QueuePartitioned
+    def __init__(self, code: _Optional[int] = ..., message: _Optional[str] = ..., reason: _Optional[str] = ..., settled: bool = ..., not_owner: _Optional[_Union[_types_pb2.NotOwner, _Mapping]] = ..., partitioned: _Optional[_Union[_types_pb2.QueuePartitioned, _Mapping]] = ...) -> None: ...
 
 class CommitRequest(_message.Message):
     __slots__ = ("operations", "producer")
@@ -425,7 +427,7 @@ class Leave(_message.Message):
     def __init__(self, seen: _Optional[_Iterable[_Union[_types_pb2.SequenceRange, _Mapping]]] = ...) -> None: ...
 
 class Attach(_message.Message):
-    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting", "ack_timeout", "site_epoch")
+    __slots__ = ("queue", "subscription", "max_response_bytes", "queue_id", "filter", "report_waiting", "ack_timeout", "site_epoch", "consumer_id")
     QUEUE_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIPTION_FIELD_NUMBER: _ClassVar[int]
     MAX_RESPONSE_BYTES_FIELD_NUMBER: _ClassVar[int]
@@ -434,6 +436,7 @@ class Attach(_message.Message):
     REPORT_WAITING_FIELD_NUMBER: _ClassVar[int]
     ACK_TIMEOUT_FIELD_NUMBER: _ClassVar[int]
     SITE_EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CONSUMER_ID_FIELD_NUMBER: _ClassVar[int]
     queue: str
     subscription: str
     max_response_bytes: int
@@ -442,7 +445,8 @@ class Attach(_message.Message):
     report_waiting: bool
     ack_timeout: _duration_pb2.Duration
     site_epoch: int
-    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., site_epoch: _Optional[int] = ...) -> None: ...
+    consumer_id: str
+    def __init__(self, queue: _Optional[str] = ..., subscription: _Optional[str] = ..., max_response_bytes: _Optional[int] = ..., queue_id: _Optional[int] = ..., filter: _Optional[str] = ..., report_waiting: bool = ..., ack_timeout: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., site_epoch: _Optional[int] = ..., consumer_id: _Optional[str] = ...) -> None: ...
 
 class ConsumeResponse(_message.Message):
     __slots__ = ("messages", "confirmed", "attached", "queue_id", "drained", "drained_credit", "waiting", "moved", "expired", "refused", "ack_timeout")

@@ -390,6 +390,14 @@ class NotOwner(_message.Message):
     epoch: int
     def __init__(self, queue: _Optional[str] = ..., pair: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
+class QueuePartitioned(_message.Message):
+    __slots__ = ("queue", "count")
+    QUEUE_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    queue: str
+    count: int
+    def __init__(self, queue: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
 class Forward(_message.Message):
     __slots__ = ("to", "move", "filter")
     TO_FIELD_NUMBER: _ClassVar[int]

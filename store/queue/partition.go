@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package queue
+
+import (
+	"strings"
+
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// Partitions returns the number of partitions of a queue, as stated by the names of its partitions at this pair, or 0
+// without one.
+func (s *State) Partitions(name string) (count int) {
+	prefix := name + txn.PartitionSign
+	s.names.from(prefix, func(q *Queue) bool {
+		if strings.HasPrefix(q.name, prefix) {
+			p, _ := txn.ParsePartition(q.name)
+			count = p.Count
+		}
+		return false
+	})
+	return count
+}
+
+// partitionsDiffer reports whether a new queue has the name of a partitioned queue, or is a partition of a queue that
+// is not partitioned or has another number of partitions. It ignores queues of other pairs and incoming queues, for
+// which the directory of the fleet is checked.
+func (s *State) partitionsDiffer(name string) bool {
+	p, is := txn.ParsePartition(name)
+	if !is {
+		return s.Partitions(name) != 0
+	}
+	count := s.Partitions(p.Queue)
+	return s.byName[p.Queue] != nil || count != 0 && count != p.Count
+}
