@@ -17,12 +17,14 @@ import (
 // Client per process suffices. If the home pair belongs to a fleet, the client can use the queues of all pairs of the
 // fleet: it connects to another pair when the home pair returns its addresses.
 type Client struct {
-	opts     Options
-	locator  *locator // of the home pair
-	owners   *owners
-	stop     context.CancelFunc
-	joined   sync.WaitGroup // goroutines of the locators, producers and consumers
-	producer *Producer      // used by Publish
+	opts    Options
+	locator *locator // of the home pair
+	owners  *owners
+	// partitions are the known partitioned queues.
+	partitions partitions
+	stop       context.CancelFunc
+	joined     sync.WaitGroup // goroutines of the locators, producers and consumers
+	producer   *Producer      // used by Publish
 
 	mu     sync.Mutex // guards the fields below
 	closed bool

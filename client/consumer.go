@@ -49,6 +49,9 @@ const (
 // After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
 // consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost
 // nor acknowledged on the new primary are redelivered.
+//
+// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them. It ends when one of
+// the partitions is deleted.
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -57,10 +60,12 @@ type Consumer struct {
 	prefetch     int
 	ackTimeout   time.Duration // ConsumerOptions.AckTimeout
 	stop         context.CancelFunc
-	done         chan struct{} // closed when run has returned
-	wake         chan struct{} // capacity 1: data can be sent
-	avail        chan struct{} // capacity 1: a message can be received, or the consumer has ended
-	attached     chan struct{} // closed when the first attach succeeded, or the consumer has ended
+	member       *groupMember   // nil if the consumer does not belong to a consumer of a partitioned queue
+	group        *consumerGroup // nil if the queue is not partitioned; most other fields are then not used
+	done         chan struct{}  // closed when run has returned
+	wake         chan struct{}  // capacity 1: data can be sent
+	avail        chan struct{}  // capacity 1: a message can be received, or the consumer has ended
+	attached     chan struct{}  // closed when the first attach succeeded, or the consumer has ended
 
 	mu         sync.Mutex // guards the fields below
 	err        error      // why the consumer has ended
@@ -151,31 +156,60 @@ func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (
 	if o.Subscription == "" {
 		o.Subscription = DefaultSubscription
 	}
-	background, stop := context.WithCancel(context.WithoutCancel(ctx))
-	co := &Consumer{
+	for attempt := 0; ; attempt++ {
+		count := c.partitions.of(queue)
+		if count > 0 {
+			co, err := c.consumePartitions(ctx, queue, count, o)
+			if attempt == 0 && errors.Is(err, ErrQueueNotFound) {
+				continue // the queue was deleted, and may have been created again with other partitions
+			}
+			return co, err
+		}
+		co, err := c.attach(ctx, c.newConsumer(queue, o))
+		parts := partitionsOf(err)
+		if parts == nil {
+			return co, err
+		}
+		c.partitions.learn(parts)
+	}
+}
+
+func (c *Client) newConsumer(queue string, o ConsumerOptions) *Consumer {
+	return &Consumer{
 		client: c, way: c.pathTo(c.owners.of(queue)), queue: queue, subscription: o.Subscription, filter: o.Filter,
-		prefetch: o.Prefetch, stop: stop,
-		ackTimeout: o.AckTimeout, deadline: deadline{changed: make(chan struct{})},
+		prefetch: o.Prefetch, ackTimeout: o.AckTimeout, deadline: deadline{changed: make(chan struct{})},
 		done: make(chan struct{}), wake: make(chan struct{}, 1), avail: make(chan struct{}, 1),
 		attached: make(chan struct{}),
 		held:     make(map[uint64]holding), committed: make(map[uint64]struct{}), progress: make(chan struct{}),
 	}
+}
+
+// attach starts a consumer and waits until a node has accepted it.
+func (c *Client) attach(ctx context.Context, co *Consumer) (*Consumer, error) {
 	if err := c.register(co); err != nil {
-		stop()
 		return nil, err
 	}
-	c.joined.Go(func() { co.run(background) })
-	select {
-	case <-co.attached:
-	case <-ctx.Done():
-		_ = co.Close()
-		return nil, co.giveUp(co.op(), ctx.Err(), false)
-	}
-	if err := co.ended(); err != nil {
+	co.start(ctx)
+	if err := co.awaitAttached(ctx); err != nil {
 		_ = co.Close()
 		return nil, err
 	}
 	return co, nil
+}
+
+func (co *Consumer) start(ctx context.Context) {
+	background, stop := context.WithCancel(context.WithoutCancel(ctx))
+	co.stop = stop
+	co.client.joined.Go(func() { co.run(background) })
+}
+
+func (co *Consumer) awaitAttached(ctx context.Context) error {
+	select {
+	case <-co.attached:
+		return co.ended()
+	case <-ctx.Done():
+		return co.giveUp(co.op(), ctx.Err(), false)
+	}
 }
 
 // attachedTo returns the ID of the queue at the first attach. Acknowledgements include this ID, so that they have no
@@ -217,34 +251,44 @@ func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 			signal(co.avail) // wakes the next waiter, because this call takes no message
 			return nil, fmt.Errorf("%s: %w", co.op(), err)
 		}
-		co.mu.Lock()
-		if err := co.isOver(); err != nil {
-			co.mu.Unlock()
+		d, more, err := co.poll()
+		if err != nil || more {
 			signal(co.avail) // wakes the next waiter
-			return nil, err
 		}
-		if co.buffer.len() > 0 {
-			d := co.take()
-			more, ask := co.buffer.len() > 0, int(co.credit) >= (co.prefetch+1)/2
-			co.mu.Unlock()
-			if more {
-				signal(co.avail)
-			}
-			if ask {
-				signal(co.wake)
-			}
+		switch {
+		case err != nil:
+			return nil, err
+		case d != nil:
 			if t := co.client.opts.Tracer; t != nil {
 				d.traceWith(t)
 			}
 			return d, nil
 		}
-		co.mu.Unlock()
 		select {
 		case <-co.avail:
 		case <-ctx.Done():
 			return nil, fmt.Errorf("%s: %w", co.op(), ctx.Err())
 		}
 	}
+}
+
+// poll takes the next message, if one is available. more reports whether another one may be available.
+func (co *Consumer) poll() (d *Delivery, more bool, err error) {
+	if co.group != nil {
+		return co.group.poll()
+	}
+	co.mu.Lock()
+	if err := co.isOver(); err != nil || co.buffer.len() == 0 {
+		co.mu.Unlock()
+		return nil, false, err
+	}
+	d = co.take()
+	more, ask := co.buffer.len() > 0, int(co.credit) >= (co.prefetch+1)/2
+	co.mu.Unlock()
+	if ask {
+		signal(co.wake)
+	}
+	return d, more, nil
 }
 
 // isOver returns an error if the consumer delivers no further messages. mu is held.
@@ -280,7 +324,21 @@ func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
 }
 
 // Queue returns the queue of the message.
-func (d *Delivery) Queue() string { return d.consumer.queue }
+func (d *Delivery) Queue() string {
+	if p := d.consumer.member; p != nil {
+		return p.queue
+	}
+	return d.consumer.queue
+}
+
+// Partition returns the partition of the message if the consumer is attached to a partitioned queue, otherwise -1.
+// Sequences belong to a partition.
+func (d *Delivery) Partition() int {
+	if p := d.consumer.member; p != nil {
+		return p.index
+	}
+	return -1
+}
 
 // Subscription returns the subscription that delivered the message.
 func (d *Delivery) Subscription() string { return d.consumer.subscription }
@@ -440,6 +498,9 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 // site was promoted without a planned switch before acks were confirmed. In the last three cases, all other answers
 // are committed, and Flush reports each message only once.
 func (co *Consumer) Flush(ctx context.Context) error {
+	if co.group != nil {
+		return co.group.flush(ctx)
+	}
 	if err := co.flush(ctx); err != nil {
 		return err
 	}
@@ -503,6 +564,11 @@ const closeWait = 2 * time.Second
 // other or later consumers; if the application has not received a message, its delivery is not counted. Close sends
 // pending answers, but does not report whether they were confirmed; to check this, call [Consumer.Flush] first.
 func (co *Consumer) Close() error {
+	if co.group != nil {
+		co.group.close()
+		co.client.unregister(co)
+		return nil
+	}
 	co.mu.Lock()
 	co.leaving = true
 	streaming := co.streaming

@@ -90,6 +90,9 @@ func (co *Consumer) follow(e *Error, attached bool) (_ *Error, moved bool) {
 }
 
 func (co *Consumer) end(err error) {
+	if errors.Is(err, ErrQueueNotFound) {
+		co.client.partitions.missing(co.queue)
+	}
 	co.mu.Lock()
 	co.err = err
 	co.buffer.clear()
@@ -217,7 +220,7 @@ func (co *Consumer) reattach(t *target) *pb.ConsumeRequest {
 	r.Attach = &pb.Attach{
 		Queue: co.queue, Subscription: co.subscription, MaxResponseBytes: maxReceiveBytes, QueueId: co.queueID,
 		Filter: co.filter, ReportWaiting: true, AckTimeout: link.DurationToProto(co.ackTimeout),
-		SiteEpoch: co.era.epoch,
+		SiteEpoch: co.era.epoch, ConsumerId: co.member.consumerID(),
 	}
 	return r
 }

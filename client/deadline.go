@@ -26,6 +26,9 @@ type deadline struct {
 
 // AckTimeout returns the acknowledgement deadline of the consumer, as reported by the node; 0 if it has none.
 func (co *Consumer) AckTimeout() time.Duration {
+	if co.group != nil {
+		return co.group.ackTimeout()
+	}
 	co.mu.Lock()
 	defer co.mu.Unlock()
 	return co.deadline.timeout
@@ -56,6 +59,10 @@ func (d *Delivery) Extend(ctx context.Context) error {
 
 // keepExtended periodically extends the deadlines of the consumer's messages until ctx ends.
 func (co *Consumer) keepExtended(ctx context.Context) {
+	if co.group != nil {
+		co.group.each(func(c *Consumer) { c.keepExtended(ctx) })
+		return
+	}
 	for ctx.Err() == nil {
 		co.mu.Lock()
 		timeout, changed := co.deadline.timeout, co.deadline.changed

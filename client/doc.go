@@ -42,6 +42,10 @@
 //     atomically.
 //   - [Client.Browse] reads messages without consuming them.
 //
+// Producers and transactions send each message for a partitioned queue to the partition of its group ([Partition]), and
+// a consumer attaches to all partitions. A batch must have messages of one partition. [Client.Browse] requires the name
+// of a partition ([PartitionName]).
+//
 // Package client/admin manages queues, subscriptions, access rules, settings, maintenance and nodes.
 //
 // # Errors

@@ -86,13 +86,21 @@ type Error struct {
 	settled   bool           // the refusal is recorded in the log and applies to every attempt with that sequence
 	notActive *pb.NotActive  // hint of a node that is not active
 	notOwner  *pb.NotOwner   // owner of the queue, if the reason is NOT_OWNER
-	submitted *pb.Submitted  // progress of the publish stream that ended with this error; nil if not reported
+	// partitioned contains the number of partitions, if the reason is QUEUE_PARTITIONED.
+	partitioned *pb.QueuePartitioned
+	submitted   *pb.Submitted // progress of the publish stream that ended with this error; nil if not reported
 
 	retryAfter time.Duration // retry delay requested by the node; 0 without a request
 
 	unreached bool // no connection: Message contains the reason
 	final     bool // unreached is set, and a retry would fail for the same reason
 	accepted  bool // a process accepted the connection and closed it
+}
+
+// Partitioned returns the name of the partitioned queue and the number of its partitions if Reason is
+// QUEUE_PARTITIONED, otherwise 0.
+func (e *Error) Partitioned() (queue string, count int) {
+	return e.partitioned.GetQueue(), int(e.partitioned.GetCount())
 }
 
 // ended reports whether a process accepted the connection and closed it without a response.

@@ -97,6 +97,9 @@ type Receipt struct {
 	Discarded int
 	// Address is the address of the node that acknowledged the publish.
 	Address string
+	// Partition is the name of the queue that contains the message, such as "orders#3/8", if the message was published to
+	// a partitioned queue. Sequence belongs to this queue.
+	Partition string
 }
 
 const (

@@ -25,6 +25,7 @@ type Pending struct {
 	bytes    int    // size of the bodies
 	count    uint32 // number of messages
 	offset   uint32 // number of earlier messages in its request
+	invalid  error  // why it cannot be assigned to a partition
 
 	async     bool // Flush reports the error of this publish
 	taken     bool // part of a request, so it may be committed; guarded by Producer.mu

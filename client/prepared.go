@@ -32,11 +32,10 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 		return fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again", ErrInvalid, t.xid)
 	}
 	t.identity.attempts.check = t.outdated
-	err := t.client.doAs(ctx, "prepare "+xid, t.pair(), &t.identity,
-		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) error {
-			_, err := queues(cc).Prepare(ctx, &pb.PrepareRequest{Xid: xid, Operations: t.ops, Producer: p})
-			return err
-		})
+	err := t.prepare(ctx, xid)
+	for t.again(err) {
+		err = t.prepare(ctx, xid)
+	}
 	t.xid = ""
 	if err == nil || t.identity.OutcomeUnknown() {
 		t.client.owners.prepared(xid, t.identity.pair)
@@ -49,4 +48,13 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	}
 	t.done(false)
 	return nil
+}
+
+func (t *Txn) prepare(ctx context.Context, xid string) error {
+	req := t.commitRequest()
+	return t.client.doAs(ctx, "prepare "+xid, t.pair(req.ops), &t.identity,
+		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) error {
+			_, err := queues(cc).Prepare(ctx, &pb.PrepareRequest{Xid: xid, Operations: req.ops, Producer: p})
+			return err
+		})
 }

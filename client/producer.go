@@ -95,9 +95,11 @@ type Producer struct {
 	closed bool
 	others map[*pairConn]*pipeline // to other pairs of the fleet; created on first use
 	routes map[string]*route       // queues of other pairs, and queues with a refused request; nil if empty
-	open   int                     // entries that are neither answered nor withdrawn
-	idle   chan struct{}           // closed when open becomes 0; nil without a waiter
-	failed failures                // errors of asynchronous publishes
+	// divided contains the partitioned queues; nil if empty.
+	divided map[string]*divided
+	open    int           // entries that are neither answered nor withdrawn
+	idle    chan struct{} // closed when open becomes 0; nil without a waiter
+	failed  failures      // errors of asynchronous publishes
 }
 
 // NewProducer creates a publish pipeline, which connects when it has data to send. It exists until [Producer.Close] or
@@ -235,6 +237,13 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, asyn
 		p.mu.Unlock()
 		p.budget.Release(e.cost)
 		return nil, fmt.Errorf("publish to %s: producer %w", queue, ErrClosed)
+	}
+	if p.client.partitions.known.Load() {
+		if err := p.divide(e); err != nil {
+			p.mu.Unlock()
+			p.budget.Release(e.cost)
+			return nil, err
+		}
 	}
 	p.open++
 	pl := p.home

@@ -396,7 +396,10 @@ func (pl *pipeline) handle(ctx context.Context, resp *pb.PublishStreamResponse, 
 	if r.last {
 		pl.frames--
 	}
-	if refused != nil && refused.concernsOwner() && r.notApplied(refused) {
+	if refused != nil && refused.partitioned != nil && r.notApplied(refused) {
+		pl.client.partitions.learn(refused.partitioned)
+	}
+	if refused != nil && (refused.concernsOwner() || refused.partitioned != nil) && r.notApplied(refused) {
 		if refused = pl.producer.redirect(pl, r, refused); refused == nil {
 			pl.mu.Unlock()
 			return nil
@@ -415,6 +418,9 @@ func (pl *pipeline) finish(r *request, done *pb.PublishResponse, refused *Error,
 	rt := r.entries[0].route
 	switch {
 	case refused != nil:
+		if errors.Is(refused, ErrQueueNotFound) {
+			pl.client.partitions.missing(r.queue)
+		}
 		d := attempts{unknown: r.repeated}
 		pl.producer.answer(r.entries, Receipt{}, d.refused("publish to "+r.queue, refused))
 	case done.GetDuplicate() && !r.repeated:
@@ -423,6 +429,7 @@ func (pl *pipeline) finish(r *request, done *pb.PublishResponse, refused *Error,
 	default:
 		pl.producer.answer(r.entries, Receipt{
 			Sequence: done.GetFirstSequence(), LSN: done.GetLsn(), Duplicate: done.GetDuplicate(), Address: address,
+			Partition: partitionName(r.queue),
 		}, nil, done.GetDuplicates()...)
 	}
 	if rt == nil {

@@ -63,6 +63,8 @@ func protocolTable(t *testing.T) string {
 			then = "retry as a new producer if the ID is random and no earlier attempt is unanswered"
 		case e.reason == pb.ErrorReason_ERROR_REASON_NOT_OWNER:
 			then = "retry at the owner"
+		case e.reason == pb.ErrorReason_ERROR_REASON_QUEUE_PARTITIONED:
+			then = "send the request to a partition"
 		case e.retry():
 			then = "retry"
 		}

@@ -184,6 +184,8 @@ func asError(ctx context.Context, address string, err error) *Error {
 			e.notActive = d
 		case *pb.NotOwner:
 			e.notOwner = d
+		case *pb.QueuePartitioned:
+			e.partitioned = d
 		case *pb.Submitted:
 			e.submitted = d
 		case *errdetails.RetryInfo:
@@ -204,7 +206,7 @@ func asError(ctx context.Context, address string, err error) *Error {
 func streamError(ctx context.Context, address string, r *pb.RequestError) *Error {
 	e := &Error{
 		Address: address, Code: codes.Code(r.GetCode()), Reason: r.GetReason(), Message: r.GetMessage(),
-		settled: r.GetSettled(), notOwner: r.GetNotOwner(),
+		settled: r.GetSettled(), notOwner: r.GetNotOwner(), partitioned: r.GetPartitioned(),
 	}
 	e.classify(ctx)
 	return e

@@ -16,14 +16,17 @@ type route struct {
 	way  path      // its pair is the one that the queue belongs to
 	open int       // entries of the queue that are neither answered nor withdrawn
 
-	moving  bool // pl has received a refusal that concerns the owner
-	wait    bool // wait before the publishes are sent again
-	retry   *backoff.ExponentialBackOff
-	after   time.Duration // delay requested by the node
-	timer   *time.Timer   // waits before the publishes are sent again; nil if not started
-	last    *Error        // last refusal by a node without the directory; nil after a response of another kind
-	refused fifo[*Pending]
-	queued  fifo[*Pending] // entries that follow all requests in flight
+	moving bool // pl has received a refusal that concerns the owner
+	wait   bool // wait before the publishes are sent again
+	retry  *backoff.ExponentialBackOff
+	after  time.Duration // delay requested by the node
+	timer  *time.Timer   // waits before the publishes are sent again; nil if not started
+	// partitions is the number of partitions, if the queue has turned out to be partitioned: the publishes are then sent
+	// to the partitions.
+	partitions int
+	last       *Error // last refusal by a node without the directory; nil after a response of another kind
+	refused    fifo[*Pending]
+	queued     fifo[*Pending] // entries that follow all requests in flight
 }
 
 func (p *Producer) addRoute(queue string, pl *pipeline) *route {
@@ -100,11 +103,14 @@ func (p *Producer) redirect(pl *pipeline, r *request, e *Error) *Error {
 			return e
 		}
 	}
-	if e.notOwner == nil {
+	switch {
+	case e.partitioned != nil:
+		rt.partitions, rt.wait = int(e.partitioned.GetCount()), false
+	case e.notOwner == nil:
 		rt.last = e
 	}
 	if !rt.moving {
-		rt.moving, rt.wait = true, !rt.way.moved || e.notOwner == nil
+		rt.moving, rt.wait = true, e.partitioned == nil && (!rt.way.moved || e.notOwner == nil)
 		for _, waiting := range pl.extract(r.queue) {
 			rt.queued.push(waiting)
 		}
@@ -156,6 +162,10 @@ func (p *Producer) completeMoves(pl *pipeline) {
 // flight. mu is held.
 func (p *Producer) completeMove(rt *route, from *pipeline) {
 	if rt.pl != from || rt.timer != nil || p.closed || from.carries(rt.queue()) {
+		return
+	}
+	if rt.partitions > 0 {
+		p.divideAll(rt, rt.queue())
 		return
 	}
 	if !rt.wait {

@@ -33,6 +33,7 @@ type Txn struct {
 	err      error    // error of the first invalid operation
 	late     error    // error of an operation that was added after Commit; reported once
 	xid      string   // XID of a Prepare with an unknown outcome
+	sent     txnRequest
 }
 
 // TxnResult is the result of a transaction.
@@ -59,7 +60,9 @@ type OpResult struct {
 // ended. Methods that add operations return the Txn; their errors are returned by Commit.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
-// Publish adds messages for one queue. It counts as one operation.
+// Publish adds messages for one queue. It counts as one operation, and for a partitioned queue, as one operation per
+// partition of the messages. Results then contains one element, with the first sequence in the first of these
+// partitions.
 func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	t.fail(checkName("queue", queue))
 	for i := range ms {
@@ -170,12 +173,10 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 		return TxnResult{}, fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again",
 			ErrInvalid, t.xid)
 	}
-	var resp *pb.CommitResponse
-	err := t.client.doAs(ctx, "commit", t.pair(), &t.identity,
-		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
-			resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: t.ops, Producer: p})
-			return err
-		})
+	resp, err := t.commit(ctx)
+	for t.again(err) {
+		resp, err = t.commit(ctx)
+	}
 	if err != nil {
 		if errors.Is(err, ErrProcessed) && !t.identity.OutcomeUnknown() {
 			t.Rollback()
@@ -184,21 +185,27 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	}
 	t.done(true)
 	out := TxnResult{LSN: resp.GetLsn(), Duplicate: resp.GetDuplicate()}
-	for _, r := range resp.GetResults() {
-		out.Results = append(out.Results, OpResult{
-			FirstSequence: r.GetFirstSequence(), Changed: r.GetChanged(), Discarded: len(r.GetDuplicates()),
-		})
-	}
+	out.Results = t.sent.results(resp.GetResults())
 	return out, nil
+}
+
+func (t *Txn) commit(ctx context.Context) (resp *pb.CommitResponse, err error) {
+	req := t.commitRequest()
+	err = t.client.doAs(ctx, "commit", t.pair(req.ops), &t.identity,
+		func(ctx context.Context, cc *grpc.ClientConn, p *pb.Producer) (err error) {
+			resp, err = queues(cc).Commit(ctx, &pb.CommitRequest{Operations: req.ops, Producer: p})
+			return err
+		})
+	return resp, err
 }
 
 // pair returns the pair that the transaction is sent to: the pair of a consumer of its deliveries, or of the first
 // queue with a known owner, or the home pair.
-func (t *Txn) pair() *pairConn {
+func (t *Txn) pair(ops []*pb.Operation) *pairConn {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		return d.consumer.pair()
 	}
-	for _, op := range t.ops {
+	for _, op := range ops {
 		if pair, known := t.client.owners.find(op.GetPublish().GetQueue()); known {
 			return pair
 		}

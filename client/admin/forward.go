@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"unicode/utf8"
 
+	"google.golang.org/protobuf/proto"
+
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -51,6 +53,10 @@ func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forwa
 		}
 		req.Forwards = append(req.Forwards, &pb.Forward{To: f.To, Move: f.Move, Filter: f.Filter})
 	}
-	resp, err := change(ctx, c, "forwards of queue "+queue, req, pb.QueueServiceClient.SetForwards)
-	return queueFromProto(resp.GetQueue()), err
+	return c.changeEach(ctx, queue, func(c *Client, at target) (*pb.Queue, error) {
+		r := proto.CloneOf(req)
+		r.Queue = at.name
+		resp, err := change(ctx, c, "forwards of queue "+at.name, r, pb.QueueServiceClient.SetForwards)
+		return resp.GetQueue(), err
+	})
 }

@@ -49,19 +49,23 @@ func (c *Client) PauseQueue(ctx context.Context, queue string, o PauseOptions) (
 		return Queue{}, fmt.Errorf("%w: the reason must have at most %d bytes of UTF-8, not %d", client.ErrInvalid,
 			maxReasonBytes, len(o.Reason))
 	}
-	resp, err := change(ctx, c, "pause queue "+queue, &pb.PauseQueueRequest{
-		Queue: queue, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver, Reason: o.Reason,
-	}, pb.QueueServiceClient.PauseQueue)
-	return queueFromProto(resp.GetQueue()), err
+	return c.changeEach(ctx, queue, func(c *Client, at target) (*pb.Queue, error) {
+		resp, err := change(ctx, c, "pause queue "+at.name, &pb.PauseQueueRequest{
+			Queue: at.name, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver, Reason: o.Reason,
+		}, pb.QueueServiceClient.PauseQueue)
+		return resp.GetQueue(), err
+	})
 }
 
 // ResumeQueue ends a pause, in whole or in part. It has no effect on a queue that is not paused. Subscriptions that
 // were paused separately stay paused. Errors are those of [Client.PauseQueue].
 func (c *Client) ResumeQueue(ctx context.Context, queue string, o PauseOptions) (Queue, error) {
-	resp, err := change(ctx, c, "resume queue "+queue, &pb.ResumeQueueRequest{
-		Queue: queue, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver,
-	}, pb.QueueServiceClient.ResumeQueue)
-	return queueFromProto(resp.GetQueue()), err
+	return c.changeEach(ctx, queue, func(c *Client, at target) (*pb.Queue, error) {
+		resp, err := change(ctx, c, "resume queue "+at.name, &pb.ResumeQueueRequest{
+			Queue: at.name, Subscription: o.Subscription, Publish: o.Publish, Deliver: o.Deliver,
+		}, pb.QueueServiceClient.ResumeQueue)
+		return resp.GetQueue(), err
+	})
 }
 
 func pauseFromProto(p *pb.QueuePause) *Pause {

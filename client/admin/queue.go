@@ -4,6 +4,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -11,6 +12,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
@@ -106,6 +108,10 @@ type Queue struct {
 	Pause *Pause
 	// Own contains the options that are set on the queue itself.
 	Own OwnConfig
+	// Partitions contains the partitions of a partitioned queue, in order, without those that do not exist. The other
+	// fields of a partitioned queue contain sums, and the options of the first partition; ID, NextSequence and Digest are
+	// 0.
+	Partitions []Partition
 }
 
 // Subscription describes a durable cursor on a queue.
@@ -171,6 +177,12 @@ type CreateQueueOptions struct {
 	// group, or else of the queue with this name. It has the characters of a queue name. Default: the text between the
 	// first { and the next } in the name, if any. Pairs without a fleet ignore it.
 	PlacementGroup string
+	// Partitions, if not 0, creates a partitioned queue, with 2 to 64 partitions that a fleet places at different pairs.
+	// The limits of Config apply to each partition. If Config.DeadLetter has the same number of partitions, each
+	// partition has the dead-letter queue with the same index, at the same pair. If PlacementGroup names a queue with the
+	// same number of partitions, each partition is created at the pair of the partition with the same index. If a call
+	// fails, another call creates the missing partitions.
+	Partitions int
 }
 
 // CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
@@ -186,6 +198,16 @@ func (c *Client) CreateQueue(
 	if err := o.Config.check(); err != nil {
 		return Queue{}, false, err
 	}
+	if o.Partitions != 0 {
+		return c.createPartitions(ctx, name, o)
+	}
+	return c.createQueue(ctx, name, o)
+}
+
+// createQueue creates a queue that is not partitioned.
+func (c *Client) createQueue(
+	ctx context.Context, name string, o CreateQueueOptions,
+) (q Queue, created bool, err error) {
 	if o.PlacementGroup != "" {
 		if err := checkName("placement group", o.PlacementGroup); err != nil {
 			return Queue{}, false, err
@@ -210,12 +232,21 @@ func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig
 	if err := config.check(); err != nil {
 		return Queue{}, err
 	}
-	req := &pb.AlterQueueRequest{
-		Name: name, Config: config.toProto(),
-		UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
-	}
-	resp, err := change(ctx, c, "alter queue "+name, req, pb.QueueServiceClient.AlterQueue)
-	return queueFromProto(resp.GetQueue()), err
+	return c.alterQueue(ctx, name, &pb.AlterQueueRequest{
+		Config: config.toProto(), UpdateMask: &fieldmaskpb.FieldMask{Paths: []string{"*"}},
+	})
+}
+
+func (c *Client) alterQueue(ctx context.Context, name string, req *pb.AlterQueueRequest) (Queue, error) {
+	return c.changeEach(ctx, name, func(c *Client, at target) (_ *pb.Queue, err error) {
+		r := proto.CloneOf(req)
+		r.Name = at.name
+		if r.Config.DeadLetter, err = c.partOf(ctx, at, r.GetConfig().GetDeadLetter()); err != nil {
+			return nil, err
+		}
+		resp, err := change(ctx, c, "alter queue "+at.name, r, pb.QueueServiceClient.AlterQueue)
+		return resp.GetQueue(), err
+	})
 }
 
 // QueueChange contains the changes of [Client.ChangeQueue]. Other options remain unchanged.
@@ -236,12 +267,11 @@ func (c *Client) ChangeQueue(ctx context.Context, name string, what QueueChange)
 	if len(what.Set)+len(what.Reset) == 0 {
 		return Queue{}, fmt.Errorf("%w: no option to change", client.ErrInvalid)
 	}
-	req := &pb.AlterQueueRequest{Name: name, Config: what.Config.toProto(), ResetFields: what.Reset}
+	req := &pb.AlterQueueRequest{Config: what.Config.toProto(), ResetFields: what.Reset}
 	if len(what.Set) > 0 {
 		req.UpdateMask = &fieldmaskpb.FieldMask{Paths: what.Set}
 	}
-	resp, err := change(ctx, c, "alter queue "+name, req, pb.QueueServiceClient.AlterQueue)
-	return queueFromProto(resp.GetQueue()), err
+	return c.alterQueue(ctx, name, req)
 }
 
 // DeleteQueue deletes a queue with its messages and returns the number of messages. If ifEmpty is set and the queue
@@ -249,6 +279,16 @@ func (c *Client) ChangeQueue(ctx context.Context, name string, what QueueChange)
 // [Request]: otherwise, a queue that was created again in the meantime is deleted. Errors: [client.ErrQueueNotFound],
 // [client.ErrRefused] for the dead-letter queue of another queue.
 func (c *Client) DeleteQueue(
+	ctx context.Context, name string, ifEmpty bool,
+) (messages uint64, err error) {
+	messages, err = c.deleteQueue(ctx, name, ifEmpty)
+	if count := partitionsIn(err, name); count > 0 {
+		return c.deletePartitions(ctx, name, count, ifEmpty)
+	}
+	return messages, err
+}
+
+func (c *Client) deleteQueue(
 	ctx context.Context, name string, ifEmpty bool,
 ) (messages uint64, err error) {
 	req := &pb.DeleteQueueRequest{Name: name, IfEmpty: ifEmpty}
@@ -265,13 +305,26 @@ func (c *Client) DeleteQueue(
 func (c *Client) PurgeQueue(
 	ctx context.Context, name, subscription string,
 ) (messages uint64, err error) {
-	req := &pb.PurgeQueueRequest{Name: name, Subscription: subscription}
-	resp, err := change(ctx, c, "purge queue "+name, req, pb.QueueServiceClient.PurgeQueue)
-	return resp.GetMessages(), err
+	err = c.forEach(ctx, name, func(c *Client, at target) error {
+		req := &pb.PurgeQueueRequest{Name: at.name, Subscription: subscription}
+		resp, err := change(ctx, c, "purge queue "+at.name, req, pb.QueueServiceClient.PurgeQueue)
+		messages += resp.GetMessages()
+		return err
+	})
+	return messages, err
 }
 
-// GetQueue returns a queue. Errors: [client.ErrQueueNotFound].
+// GetQueue returns a queue. For a partitioned queue, it returns the sums of its existing partitions, and the partitions
+// in Queue.Partitions. Errors: [client.ErrQueueNotFound].
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
+	q, err := c.getQueue(ctx, name)
+	if count := partitionsIn(err, name); count > 0 {
+		return c.existingPartitions(ctx, name, count)
+	}
+	return q, err
+}
+
+func (c *Client) getQueue(ctx context.Context, name string) (Queue, error) {
 	resp, err := read(ctx, c, "get queue "+name, &pb.GetQueueRequest{Name: name}, pb.QueueServiceClient.GetQueue)
 	return queueFromProto(resp.GetQueue()), err
 }
@@ -341,7 +394,24 @@ func (c *Client) CreateSubscription(
 			req.StartTime = timestamppb.New(o.At.time)
 		}
 	}
-	op := "create subscription " + name + " on " + queue
+	err = c.forEach(ctx, queue, func(c *Client, at target) error {
+		r := proto.CloneOf(req)
+		r.Queue = at.name
+		if at.count > 0 {
+			r.IfNotExists = true // completes an earlier attempt
+		}
+		var isNew bool
+		s, isNew, err = c.createSubscription(ctx, r)
+		created = created || isNew
+		return err
+	})
+	return s, created, err
+}
+
+func (c *Client) createSubscription(
+	ctx context.Context, req *pb.CreateSubscriptionRequest,
+) (s Subscription, created bool, err error) {
+	op := "create subscription " + req.GetName() + " on " + req.GetQueue()
 	resp, err := change(ctx, c, op, req, pb.QueueServiceClient.CreateSubscription)
 	if doneBefore(err, client.ErrAlreadyExists) {
 		req.IfNotExists = true // the retry only reads the subscription
@@ -355,13 +425,15 @@ func (c *Client) CreateSubscription(
 // rules for retries are those of [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound],
 // [client.ErrSubscriptionNotFound].
 func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) error {
-	req := &pb.DeleteSubscriptionRequest{Queue: queue, Name: name}
-	_, err := change(ctx, c, "delete subscription "+name+" of "+queue, req,
-		pb.QueueServiceClient.DeleteSubscription)
-	if doneBefore(err, client.ErrSubscriptionNotFound) {
-		return nil
-	}
-	return err
+	return c.forEach(ctx, queue, func(c *Client, at target) error {
+		req := &pb.DeleteSubscriptionRequest{Queue: at.name, Name: name}
+		_, err := change(ctx, c, "delete subscription "+name+" of "+at.name, req,
+			pb.QueueServiceClient.DeleteSubscription)
+		if doneBefore(err, client.ErrSubscriptionNotFound) || at.count > 0 && errors.Is(err, client.ErrSubscriptionNotFound) {
+			return nil
+		}
+		return err
+	})
 }
 
 func read[Req, Resp any](

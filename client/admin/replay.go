@@ -59,6 +59,25 @@ func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOp
 			return ReplayResult{}, err
 		}
 	}
+	result, err := c.replayQueue(ctx, queue, o)
+	count := partitionsIn(err, queue)
+	if count == 0 || o.From != 0 { // sequences belong to a partition
+		return result, err
+	}
+	err = c.As(nil).forPartitions(queue, count, func(c *Client, at target) error {
+		part := o
+		if part.Limit = o.Limit - min(result.Moved, o.Limit); o.Limit > 0 && part.Limit == 0 {
+			return nil
+		}
+		one, err := c.replayQueue(ctx, at.name, part)
+		result.Moved += one.Moved
+		result.Skipped += one.Skipped
+		return err
+	})
+	return result, err
+}
+
+func (c *Client) replayQueue(ctx context.Context, queue string, o ReplayOptions) (ReplayResult, error) {
 	if o.Filter == "" {
 		resp, err := c.replay(ctx, queue, o, &pb.Search{FromSequence: o.From}, o.Limit)
 		return ReplayResult{Moved: resp.GetMoved(), Skipped: resp.GetSkipped()}, err

@@ -35,6 +35,7 @@ type Request struct {
 	identity link.Identity
 	sent     proto.Message // the last attempt; a retry must be equal while the outcome is unknown
 	done     bool
+	parts    []Request // of the partitions of a partitioned queue
 }
 
 // As returns a client that makes its calls as attempts of r. r affects only calls that change queues, subscriptions,

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/timestamppb"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -37,7 +38,7 @@ func Since(t time.Time) Position { return Position{time: t} }
 // SeekResult is the new position of a subscription.
 type SeekResult struct {
 	// Sequence is the sequence of the next message to be delivered, or the queue's NextSequence if no such message is
-	// stored.
+	// stored. It is 0 for a partitioned queue.
 	Sequence uint64
 	// Backlog is the number of messages that are not acknowledged.
 	Backlog uint64
@@ -51,6 +52,8 @@ type SeekResult struct {
 // Attached consumers of package client continue at the new position. Their earlier deliveries count as answered. An
 // acknowledgement that is in flight during the Seek may apply to the redelivery; to avoid this, close the consumers
 // first.
+//
+// A partitioned queue can be moved to a position or time; a sequence requires the name of a partition.
 //
 // After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
 // [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or in
@@ -72,6 +75,22 @@ func (c *Client) Seek(
 	default:
 		return SeekResult{}, fmt.Errorf("%w: no position; sequences start at 1", client.ErrInvalid)
 	}
-	resp, err := change(ctx, c, "move a subscription of "+queue, req, pb.QueueServiceClient.SeekSubscription)
-	return SeekResult{Sequence: resp.GetSequence(), Backlog: resp.GetBacklog()}, err
+	var result SeekResult
+	move := func(c *Client, at target) error {
+		r := proto.CloneOf(req)
+		r.Queue = at.name
+		resp, err := change(ctx, c, "move a subscription of "+at.name, r, pb.QueueServiceClient.SeekSubscription)
+		result.Sequence, result.Backlog = resp.GetSequence(), result.Backlog+resp.GetBacklog()
+		if at.count > 0 {
+			result.Sequence = 0
+		}
+		return err
+	}
+	err := error(nil)
+	if to.sequence != 0 { // sequences belong to a partition
+		err = move(c, target{name: queue})
+	} else {
+		err = c.forEach(ctx, queue, move)
+	}
+	return result, err
 }

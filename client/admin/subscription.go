@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/fieldmaskpb"
 
@@ -172,7 +173,21 @@ func (c *Client) AlterSubscription(
 	for _, field := range slices.Concat(set, what.Inherit) {
 		req.UpdateMask.Paths = append(req.UpdateMask.Paths, "redelivery."+field)
 	}
-	resp, err := change(ctx, c, "alter subscription "+name+" of "+queue, req,
-		pb.QueueServiceClient.AlterSubscription)
-	return subscriptionFromProto(resp.GetSubscription()), err
+	var s Subscription
+	err := c.forEach(ctx, queue, func(c *Client, at target) error {
+		r := proto.CloneOf(req)
+		r.Queue = at.name
+		if r.GetRedelivery().GetDeadLetter() != "" {
+			deadLetter, err := c.partOf(ctx, at, r.GetRedelivery().GetDeadLetter())
+			if err != nil {
+				return err
+			}
+			r.Redelivery.DeadLetter = &deadLetter
+		}
+		resp, err := change(ctx, c, "alter subscription "+name+" of "+at.name, r,
+			pb.QueueServiceClient.AlterSubscription)
+		s = subscriptionFromProto(resp.GetSubscription())
+		return err
+	})
+	return s, err
 }

@@ -67,7 +67,7 @@ type testCase struct {
 }
 
 func allCases() []testCase {
-	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases(), fleetCases())
+	return slices.Concat(publishCases(), consumeCases(), faultCases(), tlsCases(), fleetCases(), partitionCases())
 }
 
 // environment identifies the nodes that a case uses. The nodes are started for the first case of an environment. All
