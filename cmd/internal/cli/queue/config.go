@@ -188,10 +188,34 @@ func (f *configFlags) change(cmd *cobra.Command, c *admin.QueueConfig) (names []
 	return names
 }
 
-func showQueue(env *cli.Env, q admin.Queue) error {
-	if err := env.Print.Object(newQueueState(q)); err != nil {
+func showQueue(env *cli.Env, q admin.Queue) error { return showQueueAt(env, q, nil) }
+
+// showQueueAt is showQueue with the pairs of the partitions.
+func showQueueAt(env *cli.Env, q admin.Queue, pairs map[string]string) error {
+	state := newQueueState(q)
+	state.Partitions = partitionStates(q, pairs)
+	if err := env.Print.Object(state); err != nil {
 		return err
 	}
+	err := env.Print.Pairs(describe(q))
+	if err == nil {
+		err = printSources(env, q)
+	}
+	if err == nil && len(q.Subscriptions) > 0 {
+		if err = env.Print.Sentence(""); err == nil {
+			err = printSubscriptions(env, q)
+		}
+	}
+	if err != nil || len(q.Partitions) == 0 {
+		return err
+	}
+	if err := env.Print.Sentence(""); err != nil {
+		return err
+	}
+	return printPartitions(env, state.Partitions)
+}
+
+func describe(q admin.Queue) [][2]string {
 	limit := func(n uint64, text string) string {
 		if n == 0 {
 			return "unlimited"
@@ -203,15 +227,17 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 		deadLetters = "moved to " + q.Config.DeadLetter
 	}
 	pairs := [][2]string{
-		{"Queue", fmt.Sprintf("%s (ID %d)", q.Name, q.ID)},
+		{"Queue", title(q)},
 		{"Messages", fmt.Sprintf("%s (%s)", output.Count(q.Messages), output.Bytes(q.Bytes))},
-		{"Next sequence", fmt.Sprint(q.NextSequence)},
-		{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries per message: %s",
-			limit(q.Config.MaxMessages, output.Count(q.Config.MaxMessages)),
-			limit(q.Config.MaxBytes, output.Bytes(q.Config.MaxBytes)),
-			limit(uint64(q.Config.MaxDeliveries), output.Count(q.Config.MaxDeliveries)))},
-		{"Dead letters", deadLetters},
 	}
+	if len(q.Partitions) == 0 {
+		pairs = append(pairs, [2]string{"Next sequence", fmt.Sprint(q.NextSequence)})
+	}
+	pairs = append(pairs, [2]string{"Limits", fmt.Sprintf("messages: %s, bytes: %s, deliveries per message: %s",
+		limit(q.Config.MaxMessages, output.Count(q.Config.MaxMessages)),
+		limit(q.Config.MaxBytes, output.Bytes(q.Config.MaxBytes)),
+		limit(uint64(q.Config.MaxDeliveries), output.Count(q.Config.MaxDeliveries)))},
+		[2]string{"Dead letters", deadLetters})
 	if q.Pause != nil {
 		pairs = append(pairs, [2]string{"Paused", pauseText(q.Pause)})
 	}
@@ -223,15 +249,15 @@ func showQueue(env *cli.Env, q admin.Queue) error {
 	for _, f := range q.Forwards {
 		pairs = append(pairs, [2]string{"Forwards", describeForward(f)})
 	}
-	err := env.Print.Pairs(append(pairs, [2]string{"Digest", fmt.Sprintf("%016x", q.Digest)}))
-	if err == nil {
-		err = printSources(env, q)
+	if len(q.Partitions) == 0 {
+		pairs = append(pairs, [2]string{"Digest", fmt.Sprintf("%016x", q.Digest)})
 	}
-	if err != nil || len(q.Subscriptions) == 0 {
-		return err
+	return pairs
+}
+
+func title(q admin.Queue) string {
+	if n := len(q.Partitions); n > 0 {
+		return fmt.Sprintf("%s (%d partitions)", q.Name, n)
 	}
-	if err := env.Print.Sentence(""); err != nil {
-		return err
-	}
-	return printSubscriptions(env, q)
+	return fmt.Sprintf("%s (ID %d)", q.Name, q.ID)
 }

@@ -43,6 +43,8 @@ type listFlags struct {
 	options  admin.ListOptions
 	sort     string
 	activity bool
+	// partitions lists partitions instead of partitioned queues.
+	partitions bool
 }
 
 func listCommand(env *cli.Env) *cobra.Command {
@@ -50,15 +52,16 @@ func listCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues",
 		Long: `List the queues whose names begin with PREFIX, or all queues. Without flags, the queues are sorted by
-name and listed without activity. With any flag of this command, the node searches and sorts the queues, and
-returns at most --limit of them with their activity. Rates are measured over one second. Names are sorted in
-ascending order; all other orders begin with the largest value or the oldest message. --descending and
---descending=false set the direction.
+name and listed without activity. With any flag of this command except --partitions, the node searches and sorts
+the queues, including each partition, and returns at most --limit of them with their activity. Rates are measured
+over one second. Names are sorted in ascending order; all other orders begin with the largest value or the oldest
+message. --descending and --descending=false set the direction.
 
 In a fleet, the queues of all pairs are listed, each with its pair. This requires the right operate at the pair in
 --addr; without it, only the queues of that pair are listed, with a warning.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
+  lockstep queue list --partitions
   lockstep queue list --sort age --limit 10
   lockstep queue list --contains dead --sort messages
   lockstep queue list --activity --limit 50 --offset 100`,
@@ -75,7 +78,7 @@ In a fleet, the queues of all pairs are listed, each with its pair. This require
 					return listOrdered(cmd.Context(), env, &given)
 				}
 			}
-			return listAll(cmd.Context(), env, given.options.Prefix)
+			return listAll(cmd.Context(), env, given.options.Prefix, given.partitions)
 		},
 	}
 	f := cmd.Flags()
@@ -85,13 +88,14 @@ In a fleet, the queues of all pairs are listed, each with its pair. This require
 	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
 	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
+	f.BoolVar(&given.partitions, "partitions", false, "list each partition instead of partitioned queues")
 	// Fails only if the flag does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(admin.QueueOrders(),
 		cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
-func listAll(ctx context.Context, env *cli.Env, prefix string) error {
+func listAll(ctx context.Context, env *cli.Env, prefix string, partitions bool) error {
 	var all []found
 	err := eachPair(ctx, env, func(ctx context.Context, pair string, c *client.Client) error {
 		for q, err := range admin.New(c).Queues(ctx, prefix) {
@@ -108,6 +112,11 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 	if inFleet(all) {
 		sortQueues(all, admin.ListOptions{Order: admin.OrderName})
 	}
+	if !partitions {
+		if all, err = withPartitioned(ctx, env, all); err != nil {
+			return err
+		}
+	}
 	list, rows := []queueState{}, [][]any{}
 	for _, q := range all {
 		consumers := uint32(0)
@@ -115,8 +124,12 @@ func listAll(ctx context.Context, env *cli.Env, prefix string) error {
 			consumers += s.Consumers
 		}
 		list = append(list, newFoundState(q))
+		name := q.Name
+		if len(q.Partitions) > 0 {
+			name = title(q.Queue)
+		}
 		rows = append(rows, q.row(
-			q.Name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)),
+			name, output.Count(q.Messages), output.Bytes(q.Bytes), output.Count(len(q.Subscriptions)),
 			output.Count(consumers),
 		))
 	}

@@ -84,9 +84,14 @@ type found struct {
 	pair string
 }
 
+// severalPairs is the pair of a partitioned queue in a fleet.
+const severalPairs = "-"
+
 func newFoundState(q found) queueState {
 	s := newQueueState(q.Queue)
-	s.Pair = q.pair
+	if q.pair != severalPairs {
+		s.Pair = q.pair
+	}
 	return s
 }
 

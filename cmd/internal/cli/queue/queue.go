@@ -51,6 +51,7 @@ type queueState struct {
 	Digest        string              `json:"digest"`
 	Activity      *activityState      `json:"activity,omitempty"`
 	Pause         *pauseState         `json:"pause,omitempty"`
+	Partitions    []partitionState    `json:"partitions,omitempty"`
 	// Sources contains the source of each option in the state.
 	Sources map[string]string `json:"sources"`
 
@@ -111,7 +112,7 @@ func newQueueState(q admin.Queue) queueState {
 		Delayed: q.Delayed, Dropped: q.Dropped, Expired: q.Expired, MessageIDs: q.MessageIDs, Duplicates: q.Duplicates,
 		Digest: fmt.Sprintf("%016x", q.Digest), Subscriptions: []subscriptionState{},
 		Activity: newActivityState(q.Activity), Pause: newPauseState(q.Pause),
-		Sources: make(map[string]string),
+		Sources: make(map[string]string), Partitions: partitionStates(q, nil),
 	}
 	for _, name := range slices.AppendSeq(slices.Clone(q.Own.Fields), maps.Keys(configJSON(&q.Config))) {
 		j.Sources[name] = q.Source(name)
@@ -127,14 +128,17 @@ func createCommand(env *cli.Env) *cobra.Command {
 	var o admin.CreateQueueOptions
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
-		Long: "Create a queue. Without --subscription, it has one subscription, named \"default\".",
+		Long: `Create a queue. Without --subscription, it has one subscription, named "default". With --partitions, the
+messages are divided by their groups among several queues, which a fleet places at different pairs: limits apply
+to each of them. If the command fails, repeat it to create the missing partitions.`,
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
   lockstep queue create orders.dead && lockstep queue create orders --max-deliveries 5 --dead-letter orders.dead
   lockstep queue create jobs --ack-timeout 5m
   lockstep queue create mails --priorities --ttl 24h --redelivery-delay 5s --redelivery-multiplier 2
-  lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB`,
+  lockstep queue create events --topic --retention-age 168h --retention-bytes 10GiB
+  lockstep queue create payments --partitions 8 --exclusive`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Explicit = given.change(cmd, &o.Config)
@@ -146,8 +150,11 @@ func createCommand(env *cli.Env) *cobra.Command {
 				if err := env.Print.Object(newQueueState(q)); err != nil {
 					return err
 				}
-				if !created {
+				switch {
+				case !created:
 					return env.Print.Sentence("queue %s already exists", q.Name)
+				case o.Partitions > 0:
+					return env.Print.Sentence("created queue %s with %d partitions", q.Name, o.Partitions)
 				}
 				return env.Print.Sentence("created queue %s", q.Name)
 			})
@@ -159,6 +166,7 @@ func createCommand(env *cli.Env) *cobra.Command {
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
 		"create no subscription; messages are only kept for subscriptions created later")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists")
+	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
 		"create the queue at the pair of the other queues of this group, in a fleet (default: text between { and } in NAME)")
 	return cmd
@@ -170,8 +178,8 @@ func showCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show a queue with its subscriptions",
 		Long: `Show the contents and configuration of a queue, and the backlog, messages in flight and number of
-consumers of each subscription. With --history, show the rates, depth and age of the last hours instead, of the queue
-or, without NAME, of all queues together.`,
+consumers of each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and
+age of the last hours instead, of the queue or, without NAME, of all queues together.`,
 		Example: `  lockstep queue show orders
   lockstep queue show orders --history
   lockstep queue show --history --since 24h`,
@@ -193,7 +201,7 @@ or, without NAME, of all queues together.`,
 				if err != nil {
 					return err
 				}
-				return showQueue(env, q)
+				return showQueueAt(env, q, partitionPairs(ctx, c, q))
 			})
 		},
 	}
