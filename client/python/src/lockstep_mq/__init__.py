@@ -16,6 +16,7 @@ The class of an error states its guarantee: NotDone or OutcomeUnknown (see locks
 
 from lockstep_mq._calls import Request
 from lockstep_mq._options import TokenSource
+from lockstep_mq._partition import partition, partition_name
 from lockstep_mq._tracer import DeliveryTrace, Tracer
 from lockstep_mq._version import __version__
 from lockstep_mq.admin import Admin, NodeStatus
@@ -142,4 +143,6 @@ __all__ = [
     "Value",
     "WrongState",
     "__version__",
+    "partition",
+    "partition_name",
 ]

@@ -30,6 +30,7 @@ class Failure(Exception):
     hints: tuple[str, ...] = ()  # addresses of the active node and of the primary site, as reported by another node
     not_active: bool = False
     not_owner: types_pb2.NotOwner | None = None  # the owner of the queue, as reported by another pair
+    partitioned: types_pb2.QueuePartitioned | None = None  # the number of partitions, if the queue is partitioned
     submitted: int | None = None  # progress of a publish stream; None: not reported
     retry_after: float = 0.0  # seconds
     mistake: int = _reach.NONE  # whether the connection failed because the two ends disagree about TLS
@@ -97,6 +98,8 @@ class Failure(Exception):
             address=self.address,
             settled=self.settled,
         )
+        if self.partitioned is not None:
+            refusal.partitions = self.partitioned.count
         if not unknown or self.settled:
             return refusal
         if self.outcome_lost:
@@ -136,6 +139,8 @@ def _read_details(f: Failure, raw: bytes) -> None:
             f.not_active, f.hints = True, (hint.active_address, *hint.primary_addresses)
         elif detail.Is(types_pb2.NotOwner.DESCRIPTOR):
             f.not_owner = types_pb2.NotOwner.FromString(detail.value)
+        elif detail.Is(types_pb2.QueuePartitioned.DESCRIPTOR):
+            f.partitioned = types_pb2.QueuePartitioned.FromString(detail.value)
         elif detail.Is(queue_pb2.Submitted.DESCRIPTOR):
             f.submitted = queue_pb2.Submitted.FromString(detail.value).through
 
@@ -144,4 +149,7 @@ def of_request_error(address: str, err: queue_pb2.RequestError) -> Failure:
     """Convert the error of one request in a stream."""
     code = _CODES.get(err.code, grpc.StatusCode.UNKNOWN)
     owner = err.not_owner if err.HasField("not_owner") else None
-    return Failure(address, code, err.message, reason=err.reason, settled=err.settled, not_owner=owner)
+    f = Failure(address, code, err.message, reason=err.reason, settled=err.settled, not_owner=owner)
+    if err.HasField("partitioned"):
+        f.partitioned = err.partitioned
+    return f

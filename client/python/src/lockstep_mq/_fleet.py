@@ -15,6 +15,7 @@ from lockstep_mq import _options, errors
 from lockstep_mq._failure import Failure
 from lockstep_mq._locator import Locator
 from lockstep_mq._options import Options, Tokens
+from lockstep_mq._partition import Partitions
 from lockstep_mq._proto import queue_pb2, schedule_pb2, types_pb2
 
 MAX_OWNERS = 10_000  # queues with a recorded owner
@@ -75,6 +76,7 @@ class Fleet:
         self._owners: OrderedDict[str, tuple[Pair, int]] = OrderedDict()  # least recently used first
         self._prepared: OrderedDict[str, Pair] = OrderedDict()  # by xid
         self._closed = False
+        self.partitions = Partitions()
 
     async def close(self) -> None:
         """End all calls, and close all connections."""

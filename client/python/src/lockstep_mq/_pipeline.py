@@ -56,6 +56,7 @@ class Lane:
         "held",
         "later",
         "open",
+        "partitions",
         "queue",
         "redirects",
         "refused",
@@ -79,6 +80,7 @@ class Lane:
         self.wait = False  # wait before the next attempt
         self.error: errors.LockstepError | None = None  # the publishes must fail
         self.timer: asyncio.TimerHandle | None = None
+        self.partitions = 0  # not 0: the publishes must be sent to the partitions
 
     def hold(self, asked: int, pending: deque[Entry]) -> None:
         """Hold the publishes."""
@@ -91,6 +93,10 @@ class Lane:
         for e in r.entries:
             e.taken = False
         self.refused.extend(r.entries)
+        if f.partitioned is not None:
+            fleet.partitions.learn(f.partitioned)
+            self.partitions = f.partitioned.count
+            return
         if f.not_owner is None:
             self.redirects.last, self.to, self.wait = f, self.at.pair, True
             return
@@ -125,12 +131,15 @@ class Lane:
 class Entry:
     """One publish call."""
 
-    __slots__ = ("bytes", "count", "future", "lane", "pieces", "queue", "taken")
+    __slots__ = ("bytes", "count", "future", "groups", "lane", "pieces", "queue", "taken")
 
     lane: Lane  # set when the entry is pending
 
-    def __init__(self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: Future) -> None:
+    def __init__(
+        self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: Future, groups: tuple[str, ...]
+    ) -> None:
         self.queue = queue
+        self.groups = groups  # of the messages, without those that have none
         self.pieces = pieces  # the encoded messages
         self.count = count  # number of messages
         self.bytes = size
@@ -355,10 +364,12 @@ class Pipeline:
         if r.last:
             self._frames -= 1
         lane = r.lane
-        if refused is not None and refused.retry:
+        if refused is not None and (refused.retry or _is_divided(refused, r)):
             self._producer._defer(self, r, refused)
             return
         if refused is not None:
+            if refused.reason == "QUEUE_NOT_FOUND":
+                self._producer._missing(r.queue)
             self._fail(r.entries, refused.error(f"publish to {r.queue}", unknown=r.repeated))
         elif response.published.duplicate and not r.repeated:
             self._fail(r.entries, self._reused(r, address))
@@ -490,6 +501,11 @@ class Pipeline:
 
     def _fail(self, entries: list[Entry], err: errors.LockstepError) -> None:
         self._producer._fail(entries, err)
+
+
+def _is_divided(f: Failure, r: Request) -> bool:
+    """Return whether the queue of a request is partitioned, and no attempt of the request was applied."""
+    return f.partitioned is not None and (not r.repeated or f.settled)
 
 
 def _refused(f: Failure) -> MakeError:

@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
 from lockstep_mq import _rpc, errors, message, queues
 from lockstep_mq._calls import Caller, Request
+from lockstep_mq._partition import MAX_PARTITIONS, MIN_PARTITIONS, partition_name
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.queue_config import QueueConfig
 from lockstep_mq.queues import (
@@ -63,6 +65,7 @@ class QueueCalls:
         if_not_exists: bool = False,
         explicit: Iterable[str] = (),
         placement_group: str = "",
+        partitions: int = 0,
         request: Request | None = None,
         timeout: float | None = None,
     ) -> Queue:
@@ -78,9 +81,101 @@ class QueueCalls:
             explicit: Names of options that are set to 0 on the queue itself, so that no policy applies to them.
             placement_group: In a fleet, the queue is created at the pair of the other queues of this group, or else of
                 the queue with this name. By default, the text between the first { and the next } in the name, if any.
+            partitions: If not 0, create a partitioned queue with 2 to 64 partitions, and return the first one. Limits
+                in config apply to each partition. If config.dead_letter or placement_group is a queue with the same
+                number of partitions, each partition has or follows the partition with the same index. If a call fails,
+                another call creates the missing partitions. A request is not allowed.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
+        if partitions:
+            return await self._create_partitions(
+                name,
+                config or QueueConfig(),
+                partitions,
+                placement_group,
+                {"subscriptions": list(subscriptions), "topic": topic, "explicit": list(explicit)},
+                if_not_exists=if_not_exists,
+                request=request,
+                timeout=timeout,
+            )
+        created = await self._create(
+            name,
+            config,
+            subscriptions=subscriptions,
+            topic=topic,
+            if_not_exists=if_not_exists,
+            explicit=explicit,
+            placement_group=placement_group,
+            request=request,
+            timeout=timeout,
+        )
+        return queues.decode_queue(created.queue)
+
+    async def _create_partitions(
+        self,
+        name: str,
+        config: QueueConfig,
+        count: int,
+        group: str,
+        options: dict[str, Any],
+        *,
+        if_not_exists: bool,
+        request: Request | None,
+        timeout: float | None,
+    ) -> Queue:
+        if not MIN_PARTITIONS <= count <= MAX_PARTITIONS:
+            raise errors.InvalidRequest(f"{count} partitions, must be {MIN_PARTITIONS} to {MAX_PARTITIONS}")
+        if request is not None:
+            raise errors.InvalidRequest("a request cannot be used with partitions")
+        dead_letters = await self._has_partitions(config.dead_letter, count, timeout)
+        if not group and dead_letters:
+            group = config.dead_letter
+        groups = await self._has_partitions(group, count, timeout)
+        created: list[queue_pb2.CreateQueueResponse] = []
+        for i in range(count):
+            one = replace(config, dead_letter=partition_name(config.dead_letter, i, count)) if dead_letters else config
+            created.append(
+                await self._create(
+                    partition_name(name, i, count),
+                    one,
+                    if_not_exists=True,
+                    placement_group=partition_name(group, i, count) if groups else group,
+                    timeout=timeout,
+                    **options,
+                )
+            )
+        if not if_not_exists and not any(c.created for c in created):
+            raise errors.AlreadyExists(f"create queue {name}: the queue exists", reason="QUEUE_EXISTS")
+        return queues.decode_queue(created[0].queue)
+
+    async def _has_partitions(self, queue: str, count: int, timeout: float | None) -> bool:
+        """Return whether a queue has the given number of partitions."""
+        if not queue:
+            return False
+        try:
+            await self.get_queue(queue, timeout=timeout)
+        except errors.QueueNotFound:
+            return False
+        except errors.LockstepError as err:
+            if not err.partitions:
+                raise
+            return err.partitions == count
+        return False
+
+    async def _create(
+        self,
+        name: str,
+        config: QueueConfig | None,
+        *,
+        subscriptions: Iterable[str],
+        topic: bool,
+        if_not_exists: bool,
+        explicit: Iterable[str],
+        placement_group: str,
+        request: Request | None = None,
+        timeout: float | None = None,
+    ) -> queue_pb2.CreateQueueResponse:
         asked = queue_pb2.CreateQueueRequest(
             name=name,
             config=queues.encode_config(config or QueueConfig()),
@@ -90,10 +185,9 @@ class QueueCalls:
             explicit_fields=list(explicit),
             placement_group=placement_group,
         )
-        response = await self._change(
+        return await self._change(
             f"create queue {name}", "CreateQueue", asked, queue_pb2.CreateQueueResponse, request, timeout
         )
-        return queues.decode_queue(response.queue)
 
     async def alter_queue(
         self,

@@ -25,7 +25,7 @@ from lockstep_mq._fleet import Fleet
 from lockstep_mq._options import Options, Tokens, TokenSource
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.admin import Admin, QueueConfig
-from lockstep_mq.consumer import Consumer, Delivery
+from lockstep_mq.consumer import Consumer, Delivery, PartitionedConsumer
 from lockstep_mq.message import Message, Publishable, Receipt, StoredMessage
 from lockstep_mq.producer import Producer
 from lockstep_mq.queues import SearchProgress
@@ -234,9 +234,26 @@ class Client:
             QueueNotFound: The queue does not exist.
             SubscriptionNotFound: The queue has no subscription with this name.
         """
-        c = self._opened(Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout))
-        await c._await_attached(timeout)
-        return c
+        for attempt in range(3):
+            count = self._called().fleet.partitions.of(queue)
+            if count:
+                c: Consumer = PartitionedConsumer(
+                    self._called(), queue, subscription, filter, prefetch, ack_timeout, count
+                )
+            else:
+                c = Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout)
+            try:
+                await self._opened(c)._await_attached(timeout)
+            except errors.LockstepError as err:
+                # Without a partition, the queue was deleted, and may have been created again.
+                again = err.reason == "QUEUE_PARTITIONED" or (
+                    attempt == 0 and count and err.reason == "QUEUE_NOT_FOUND"
+                )
+                if attempt == 2 or not again:
+                    raise
+            else:
+                return c
+        raise AssertionError
 
     def transaction(self, *, timeout: float | None = None) -> Transaction:
         """Start a transaction over any number of queues; `async with` commits it. timeout applies to its calls."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
@@ -18,6 +19,7 @@ from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
 from lockstep_mq._fleet import Pair, Redirects
 from lockstep_mq._locator import Target
+from lockstep_mq._partition import partition_name
 from lockstep_mq._proto import queue_pb2, types_pb2
 from lockstep_mq._stream import Streams
 from lockstep_mq.message import StoredMessage
@@ -61,7 +63,14 @@ class Delivery(StoredMessage):
     @property
     def queue(self) -> str:
         """The queue of the message."""
-        return self.consumer.queue
+        member = self.consumer._member
+        return member.queue if member else self.consumer.queue
+
+    @property
+    def partition(self) -> int | None:
+        """Partition of a message of a partitioned queue, otherwise None. Sequences belong to a partition."""
+        member = self.consumer._member
+        return member.index if member else None
 
     def in_trace(self) -> AbstractContextManager[object]:
         """Return a context manager in which the span of the delivery, if any, is the parent of new spans."""
@@ -160,6 +169,16 @@ class _Answers:
         return len(self.ack) + len(self.nack) + len(self.later) + len(self.reject) + len(self.extend)
 
 
+@dataclass
+class _Member:
+    """A consumer of a partition that belongs to a consumer of the partitioned queue."""
+
+    queue: str  # name of the partitioned queue
+    index: int
+    id: str  # equal for all partitions: an exclusive queue assigns its partitions by this ID
+    available: asyncio.Event
+
+
 class Reject(Exception):
     """Raised by a handler of Consumer.run() to reject its message, which is dead-lettered or dropped."""
 
@@ -183,12 +202,14 @@ class Consumer:
         filter: str,  # noqa: A002
         prefetch: int,
         ack_timeout: timedelta,
+        member: _Member | None = None,
     ) -> None:
         if not queue:
             raise errors.InvalidRequest("the name of the queue is empty", reason="INVALID_NAME")
         if not 1 <= prefetch <= MAX_PREFETCH:
             raise errors.InvalidRequest(f"prefetch is {prefetch}, must be 1 to {MAX_PREFETCH}")
         self.queue, self.subscription = queue, subscription
+        self._member = member
         self._caller, self._filter, self._prefetch = caller, filter, prefetch
         self._own_ack_timeout = ack_timeout
         self._ack_timeout = timedelta()  # as reported by the node; 0: none
@@ -208,7 +229,8 @@ class Consumer:
         self._lineage, self._epoch = "", 0  # of the last target
         self._lost = 0  # acks without an outcome that flush() has not yet reported
         self._buffer: deque[Delivery] = deque()
-        self._available = asyncio.Event()  # a message can be received, or the consumer has ended
+        # A message can be received, or the consumer has ended.
+        self._available = member.available if member else asyncio.Event()
         self._held: dict[int, Delivery] = {}  # by sequence
         # Acknowledged by a committed transaction; the current stream may still deliver them.
         self._committed: set[int] = set()
@@ -566,6 +588,10 @@ class Consumer:
             if outdated:
                 self._end_era()
             if not ended.again and not outdated:
+                if ended.failure.partitioned is not None:
+                    self._caller.fleet.partitions.learn(ended.failure.partitioned)
+                if ended.failure.reason == "QUEUE_NOT_FOUND":
+                    self._caller.fleet.partitions.missing(self.queue)
                 self._end(ended.failure.error(self._op))
                 return
             await self._streams.pause(ended)
@@ -666,6 +692,7 @@ class Consumer:
                 report_waiting=True,
                 ack_timeout=message.duration(self._own_ack_timeout) if self._own_ack_timeout else None,
                 site_epoch=self._epoch,
+                consumer_id=self._member.id if self._member else "",
             )
         )
         return request
@@ -791,6 +818,118 @@ class Consumer:
         if n > self._settled:
             self._settled = n
             self._advance()
+
+
+class PartitionedConsumer(Consumer):
+    """A consumer of all partitions of a queue. It ends when one of the partitions is deleted."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        queue: str,
+        subscription: str,
+        filter: str,  # noqa: A002
+        prefetch: int,
+        ack_timeout: timedelta,
+        count: int,
+    ) -> None:
+        self.queue, self.subscription = queue, subscription
+        self._caller, self._op = caller, f"consume {queue}/{subscription}"
+        self._error = None
+        self._on_close = None
+        self._available = asyncio.Event()
+        self._turn = 0
+        id = str(uuid.uuid4())  # noqa: A001
+        self._members = [
+            Consumer(
+                caller,
+                partition_name(queue, i, count),
+                subscription,
+                filter,
+                -(-prefetch // count),
+                ack_timeout,
+                _Member(queue, i, id, self._available),
+            )
+            for i in range(count)
+        ]
+
+    @property
+    def queue_id(self) -> int:
+        """Always 0: each partition has its own ID."""
+        return 0
+
+    @property
+    def ack_timeout(self) -> timedelta:
+        """The shortest acknowledgement deadline of the partitions; 0 if they have none."""
+        return min((m.ack_timeout for m in self._members if m.ack_timeout), default=timedelta())
+
+    async def receive(self, *, timeout: float | None = None) -> Delivery:
+        """Return the next message of any partition; see Consumer.receive()."""
+        await self._await_message(timeout)
+        return self._take()
+
+    async def receive_batch(self, limit: int = 1000, *, timeout: float | None = None) -> list[Delivery]:
+        """Return 1 to `limit` available messages; see Consumer.receive_batch()."""
+        if limit < 1:
+            raise errors.InvalidRequest(f"limit is {limit}, must be at least 1")
+        await self._await_message(timeout)
+        return [self._take() for _ in range(min(limit, self._buffered()))]
+
+    def _buffered(self) -> int:
+        """Return the number of available messages.
+
+        Raises:
+            LockstepError: A partition was closed or has ended.
+        """
+        for m in self._members:
+            if m._error is not None:
+                raise m._error
+            if m._leaving:
+                raise errors.Closed(f"{self._op}: the consumer is closed")
+        return sum(len(m._buffer) for m in self._members)
+
+    def _take(self) -> Delivery:
+        while True:
+            self._turn = (self._turn + 1) % len(self._members)
+            member = self._members[self._turn]
+            if member._buffer:
+                d = member._buffer.popleft()
+                member._hand_out(d)
+                return d
+
+    async def _await_message(self, timeout: float | None) -> None:
+        deadline = self._caller.deadline(timeout)
+        while not self._buffered():
+            self._available.clear()
+            remaining = None if deadline is None else deadline - asyncio.get_running_loop().time()
+            try:
+                if remaining is not None and remaining <= 0:
+                    raise asyncio.TimeoutError
+                await asyncio.wait_for(self._available.wait(), remaining)
+            except asyncio.TimeoutError:
+                raise TimeoutError(f"{self._op}: no message arrived within {timeout} s") from None
+
+    async def _keep_extended(self) -> None:
+        await asyncio.gather(*(m._keep_extended() for m in self._members))
+
+    async def flush(self, *, timeout: float | None = None) -> None:
+        """Wait until all earlier answers are committed; see Consumer.flush()."""
+        for result in await asyncio.gather(*(m.flush(timeout=timeout) for m in self._members), return_exceptions=True):
+            if isinstance(result, BaseException):
+                raise result
+
+    async def close(self) -> None:
+        """Detach the consumer from all partitions; see Consumer.close()."""
+        await asyncio.gather(*(m.close() for m in self._members))
+        if self._on_close is not None:
+            self._on_close()
+
+    async def _await_attached(self, timeout: float | None) -> None:
+        try:
+            await asyncio.gather(*(m._await_attached(timeout) for m in self._members))
+        except BaseException:
+            await self.close()
+            raise
 
 
 def ranges(sequences: list[int]) -> list[types_pb2.SequenceRange]:

@@ -26,6 +26,7 @@ class LockstepError(Exception):
         reason: Name of an ErrorReason, such as "QUEUE_FULL"; empty if the error does not originate from a node.
         code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of the client.
         address: Address of the node that responded, host:port; empty without a response.
+        partitions: Number of partitions, if the reason is "QUEUE_PARTITIONED"; otherwise 0.
         settled: The refusal is recorded in the log and applies to all attempts of the request.
         promise: Guarantee of the error class.
         what_to_do: Recommended action.
@@ -43,6 +44,7 @@ class LockstepError(Exception):
         self.code = code
         self.address = address
         self.settled = settled
+        self.partitions = 0
 
     def __str__(self) -> str:
         text = f"{self.address}: {self.message}" if self.address else self.message

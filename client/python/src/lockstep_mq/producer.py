@@ -13,8 +13,9 @@ from lockstep_mq import errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
 from lockstep_mq._fleet import Pair
+from lockstep_mq._partition import Divider
 from lockstep_mq._pipeline import Entry, Lane, Pipeline, Request, Settings
-from lockstep_mq.message import Publishable, Receipt
+from lockstep_mq.message import Message, Publishable, Receipt
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -71,6 +72,7 @@ class Producer:
         self._budget = self._max_pending_bytes = max_pending_bytes
         self._pipelines: dict[Pair, Pipeline] = {}
         self._lanes: dict[str, Lane] = {}  # of the queues with pending publishes
+        self._dividers: dict[str, Divider] = {}
         self._open = 0  # pending publishes
         self._turn = asyncio.Lock()  # held by the next call to acquire space
         self._room = asyncio.Event()  # space may be available
@@ -169,7 +171,8 @@ class Producer:
                 future.add_done_callback(functools.partial(_trace_end, done))
         size = sum(map(len, pieces)) + len(ms) * _OVERHEAD
         # An entry larger than the budget takes all of it.
-        return Entry(queue, pieces, len(ms), min(size, self._max_pending_bytes), future)
+        groups = tuple(m.group for m in ms if isinstance(m, Message) and m.group)
+        return Entry(queue, pieces, len(ms), min(size, self._max_pending_bytes), future, groups)
 
     def _pieces(self, ms: Sequence[Publishable]) -> Sequence[bytes]:
         if len(ms) == 1:
@@ -188,6 +191,35 @@ class Producer:
         if self._closed:
             entry.future.cancel()
             raise _closed(unknown=False)
+        self._divide(entry)
+        self._append(entry)
+        self._open += 1
+        if self._open == 1:
+            self._idle.clear()
+
+    def _divide(self, entry: Entry) -> None:
+        """Assign an entry to a partition, unless earlier publishes to a partitioned queue must be assigned first."""
+        count = self._caller.fleet.partitions.of(entry.queue)
+        if not count or entry.queue in self._lanes:
+            return
+        try:
+            entry.queue = self._divider(entry.queue, count).queue_of(entry.groups, entry.count)
+        except errors.InvalidRequest:
+            entry.future.cancel()
+            self._budget += entry.bytes
+            self._room.set()
+            raise
+
+    def _divider(self, queue: str, count: int) -> Divider:
+        found = self._dividers.get(queue)
+        if found is None or found.count != count:
+            found = self._dividers[queue] = Divider(queue, count)
+        return found
+
+    def _missing(self, queue: str) -> None:
+        self._caller.fleet.partitions.missing(queue)
+
+    def _append(self, entry: Entry) -> None:
         lane = self._lanes.get(entry.queue)
         if lane is None:
             lane = Lane(entry.queue, self._pipeline(self._caller.fleet.route(entry.queue)))
@@ -198,9 +230,6 @@ class Producer:
             lane.later.append(entry)
         else:
             lane.at.push(entry)
-        self._open += 1
-        if self._open == 1:
-            self._idle.clear()
 
     async def _await_room(self, entry: Entry, deadline: float | None) -> None:
         """Wait for memory, in the order of the calls, and append an entry to the pipeline."""
@@ -294,11 +323,29 @@ class Producer:
         if lane.error is not None:
             self._fail(entries, lane.error)
             return
+        if lane.partitions:
+            self._divide_all(lane, entries)
+            return
         lane.at = self._pipeline(lane.to)
         if entries:
             lane.at.resume(lane.queue)
         for e in entries:
             lane.at.push(e)
+
+    def _divide_all(self, lane: Lane, entries: list[Entry]) -> None:
+        """Send the publishes to a partitioned queue to its partitions."""
+        divider = self._divider(lane.queue, lane.partitions)
+        for e in entries:
+            try:
+                queue = divider.queue_of(e.groups, e.count)
+            except errors.InvalidRequest as err:
+                self._fail([e], err)
+                continue
+            lane.open -= 1
+            e.queue = queue
+            self._append(e)
+        if lane.open == 0:
+            self._lanes.pop(lane.queue, None)
 
     def _fail(self, entries: list[Entry], err: errors.LockstepError) -> None:
         for e in entries:
