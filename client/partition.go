@@ -112,7 +112,7 @@ type divided struct {
 }
 
 func newDivided(count int) *divided {
-	return &divided{count: count, sticky: rand.IntN(count), left: stickyMessages}
+	return &divided{count: count, sticky: rand.IntN(count), left: stickyMessages} //nolint:gosec // distribution only
 }
 
 // next returns the partition of messages without a group.

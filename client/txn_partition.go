@@ -69,7 +69,7 @@ func (t *Txn) partitionWithoutGroup(count int) int {
 			return d.consumer.member.index
 		}
 	}
-	return rand.IntN(count)
+	return rand.IntN(count) //nolint:gosec // distribution only
 }
 
 // again reports whether a refused request must be sent again, because a queue has turned out to be partitioned.

@@ -47,8 +47,8 @@ func (s *Service) resolve(
 	if err != nil || prior != nil || allFound(targets) {
 		return prior, nil, err
 	}
-	if missing = s.partitioned(targets); missing != nil {
-		return nil, missing, nil
+	if partitioned := s.partitioned(targets); partitioned != nil {
+		return nil, partitioned, nil
 	}
 	if s.fleet == nil {
 		return nil, txn.ErrQueueNotFound, nil

@@ -122,7 +122,9 @@ func TestMaintenance(t *testing.T) {
 // A queue moves between two pairs while messages are published, and the results of each move are printed.
 func TestMove(t *testing.T) {
 	c := clitest.CLI{T: t, Program: lab.Run}
-	for _, wrong := range []string{"--rate=0", "--publishers=0", "--publishers=501", "--quiet=0s", "--rounds=0", "--size=x"} {
+	for _, wrong := range []string{
+		"--rate=0", "--publishers=0", "--publishers=501", "--quiet=0s", "--rounds=0", "--size=x",
+	} {
 		_, _, code := c.Run("", "move", wrong)
 		require.Equal(t, cli.ExitUsage, code, wrong)
 	}
