@@ -14,6 +14,8 @@ type Usage struct {
 	Name string `json:"name"`
 	// CPU is the CPU time in seconds, user and system.
 	CPU float64 `json:"cpu_s"`
+	// System is the part of CPU that the kernel used.
+	System float64 `json:"cpu_system_s"`
 	// RSS is the resident memory in MB (10^6 bytes).
 	RSS float64 `json:"rss_mb"`
 	// PeakRSS is the peak of RSS since ResetPeaks, or since the start of the process.
@@ -71,6 +73,7 @@ func (m *Meter) Used() []Usage {
 		u, before := readUsage(m.pids[name]), m.begin[name]
 		u.Name = name
 		u.CPU -= before.CPU
+		u.System -= before.System
 		u.Dirtied -= before.Dirtied
 		u.Read -= before.Read
 		u.Written -= before.Written

@@ -24,6 +24,7 @@ func readUsage(pid int) Usage {
 		const user, system = 11, 12 // fields 14 and 15 of the whole line
 		if len(f) > system {
 			u.CPU = (number(f[user]) + number(f[system])) / ticksPerSecond
+			u.System = number(f[system]) / ticksPerSecond
 		}
 	}
 	u.RSS = field(dir+"status", "VmRSS:") * 1024 / 1e6
