@@ -143,3 +143,32 @@ func TestMove(t *testing.T) {
 	require.Equal(t, true, lines[2]["median"])
 	require.GreaterOrEqual(t, lines[2]["fenced_ms_max"], lines[2]["fenced_ms_median"])
 }
+
+// A pair, a fleet of one pair and a larger fleet are measured in each round, and the CPU time of each pair is compared.
+func TestFleet(t *testing.T) {
+	c := clitest.CLI{T: t, Program: lab.Run}
+	for _, wrong := range []string{"--pairs=0", "--window=0", "--consumers=-1", "--rounds=0", "--size=x"} {
+		_, _, code := c.Run("", "fleet", wrong)
+		require.Equal(t, cli.ExitUsage, code, wrong)
+	}
+	lines := c.Lines("fleet", "--pairs", "2", "--messages", "20000", "--size", "100", "--rounds", "1", "--sync", "off",
+		"--consumers", "1")
+	require.Len(t, lines, 2*3)
+	for i, l := range lines {
+		setup, pairs := []string{"pair", "fleet", "fleet"}[i%3], []int{1, 1, 2}[i%3]
+		require.Equal(t, setup, l["setup"])
+		require.InDelta(t, pairs, l["pairs"], 0)
+		require.InDelta(t, pairs*20_000, l["messages"], 0)
+		require.Len(t, l["processes"], 2*pairs+1)
+		measured, ok := l["pair_cpu"].([]any)
+		require.True(t, ok)
+		require.Len(t, measured, pairs)
+		for _, field := range []string{"derived_per_cpu_s", "derived_ratio", "client_cpu_us_per_message", "rate_per_s"} {
+			require.Positive(t, l[field], field)
+		}
+		require.Equal(t, i%3 > 0, l["derived_ratio_goal"] != nil)
+		require.Equal(t, i >= 3, l["median"] == true)
+	}
+	lines = c.Lines("fleet", "--pairs", "1", "--messages", "20000", "--rounds", "1", "--sync", "off", "--concurrent")
+	require.Len(t, lines, 2*2)
+}

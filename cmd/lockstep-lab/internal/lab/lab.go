@@ -36,7 +36,7 @@ func Root(env *cli.Env) *cobra.Command {
 	cli.Globals(env, root)
 	root.AddCommand(benchcli.Commands(env)...)
 	root.AddCommand(
-		maintenanceCommand(env), moveCommand(env), fanoutCommand(env), expireCommand(env),
+		maintenanceCommand(env), moveCommand(env), fleetCommand(env), fanoutCommand(env), expireCommand(env),
 		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env),
 		mixedCommand(env), searchCommand(env), settingsCommand(env), compareCommand(env), allCommand(env),
 	)

@@ -122,7 +122,7 @@ func Move(
 	}
 	defer func() { err = errors.Join(err, second.Close()) }()
 	m := &moving{MoveOptions: o, t: t, pairs: [2]*harness.Pair{t.Pair, second}}
-	if err := m.join(ctx); err != nil {
+	if err := waitMembers(ctx, m.pairs[:]...); err != nil {
 		return err
 	}
 	other, err := client.OpenWith(ctx, client.Options{Addresses: second.Addresses()})
@@ -166,11 +166,11 @@ func Move(
 	})
 }
 
-// join waits until both pairs are in sync, and members of the fleet.
-func (m *moving) join(ctx context.Context) error {
+// waitMembers waits until all pairs are in sync, and members of the fleet.
+func waitMembers(ctx context.Context, pairs ...*harness.Pair) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	for _, p := range m.pairs {
+	for _, p := range pairs {
 		if err := p.WaitReady(ctx, nil); err != nil {
 			return err
 		}
@@ -206,13 +206,20 @@ func (m *moving) fill(ctx context.Context, queue string) error {
 			return err
 		}
 	}
-	for _, n := range m.pairs[0].Nodes {
-		node, err := admin.New(m.t.Client).Node(n.Address)
-		if err != nil {
-			return err
-		}
-		if _, err := node.Checkpoint(ctx); err != nil {
-			return err
+	return checkpoint(ctx, m.t.Client, m.pairs[0])
+}
+
+// checkpoint writes a checkpoint on each node of the pairs.
+func checkpoint(ctx context.Context, c *client.Client, pairs ...*harness.Pair) error {
+	for _, p := range pairs {
+		for _, n := range p.Nodes {
+			node, err := admin.New(c).Node(n.Address)
+			if err != nil {
+				return err
+			}
+			if _, err := node.Checkpoint(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
