@@ -331,13 +331,13 @@ func (d *Delivery) Queue() string {
 	return d.consumer.queue
 }
 
-// Partition returns the partition of the message if the consumer is attached to a partitioned queue, otherwise -1.
-// Sequences belong to a partition.
-func (d *Delivery) Partition() int {
-	if p := d.consumer.member; p != nil {
-		return p.index
+// Partition returns the name of the partition of the message, such as "orders#3/8", if the consumer is attached to a
+// partitioned queue, otherwise "". Sequences belong to a partition.
+func (d *Delivery) Partition() string {
+	if d.consumer.member == nil {
+		return ""
 	}
-	return -1
+	return d.consumer.queue
 }
 
 // Subscription returns the subscription that delivered the message.

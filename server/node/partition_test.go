@@ -53,7 +53,7 @@ func inOrder(t *testing.T, co *client.Consumer, count, n int) {
 		i, err := strconv.Atoi(string(d.Body))
 		require.NoError(t, err)
 		require.LessOrEqual(t, i, next[d.Group], "message of group %s is too early", d.Group)
-		require.Equal(t, client.Partition(d.Group, count), d.Partition())
+		require.Equal(t, client.PartitionName("orders", client.Partition(d.Group, count), count), d.Partition())
 		if i == next[d.Group] {
 			next[d.Group]++
 			received++
@@ -95,14 +95,14 @@ func testPartitionedQueue(t *testing.T) {
 	d, err := co.Receive(ctx)
 	require.NoError(t, err)
 	require.Equal(t, "orders", d.Queue())
-	require.Equal(t, client.PartitionName("orders", d.Partition(), count), r.Partition)
+	require.Equal(t, d.Partition(), r.Partition)
 	result, err := c.Begin().Take(d).Publish("orders", client.Message{Group: "a"}, client.Message{Group: "b"}).Commit(ctx)
 	require.NoError(t, err)
 	require.Len(t, result.Results, 2)
 	for range 2 {
 		d, err := co.Receive(ctx)
 		require.NoError(t, err)
-		require.Equal(t, client.Partition(d.Group, count), d.Partition())
+		require.Equal(t, client.PartitionName("orders", client.Partition(d.Group, count), count), d.Partition())
 		require.NoError(t, d.AckSync(ctx))
 	}
 	require.NoError(t, co.Close())

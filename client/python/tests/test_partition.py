@@ -46,6 +46,7 @@ async def test_publish_and_consume(client: Client) -> None:
         ]
         await producer.flush()
         assert all(f.result().sequence for f in futures)
+        assert futures[0].result().partition == partition_name("parted", partition("g0", count), count)
         with pytest.raises(InvalidRequest):
             await producer.publish_batch("parted", [Message(b"", group="a"), Message(b"", group="b")])
     received: dict[str, list[int]] = defaultdict(list)
@@ -53,7 +54,7 @@ async def test_publish_and_consume(client: Client) -> None:
         for _ in range(groups * messages):
             d = await consumer.receive(timeout=30)
             assert d.queue == "parted"
-            assert d.partition == partition(d.group, count)
+            assert d.partition == partition_name("parted", partition(d.group, count), count)
             received[d.group].append(int(d.body))
             d.ack()
         await consumer.flush()

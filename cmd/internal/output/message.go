@@ -28,6 +28,7 @@ func NewPosition(p lsn.Position) Position {
 // Message is the JSON form of a stored message.
 type Message struct {
 	Queue         string      `json:"queue"`
+	Partition     string      `json:"partition,omitempty"` // of a consumed message of a partitioned queue
 	Sequence      uint64      `json:"sequence"`
 	PublishedAt   time.Time   `json:"published_at"`
 	DeliveryCount uint32      `json:"delivery_count"`

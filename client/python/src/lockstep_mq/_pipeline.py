@@ -131,7 +131,7 @@ class Lane:
 class Entry:
     """One publish call."""
 
-    __slots__ = ("bytes", "count", "future", "groups", "lane", "pieces", "queue", "taken")
+    __slots__ = ("bytes", "count", "divided", "future", "groups", "lane", "pieces", "queue", "taken")
 
     lane: Lane  # set when the entry is pending
 
@@ -139,6 +139,7 @@ class Entry:
         self, queue: str, pieces: Sequence[bytes], count: int, size: int, future: Future, groups: tuple[str, ...]
     ) -> None:
         self.queue = queue
+        self.divided = False  # queue is a partition, chosen by the producer
         self.groups = groups  # of the messages, without those that have none
         self.pieces = pieces  # the encoded messages
         self.count = count  # number of messages
@@ -406,7 +407,8 @@ class Pipeline:
                 first = sequence
             sequence += e.count - discarded
             if not e.future.done():
-                e.future.set_result(Receipt(first, lsn, done.duplicate or discarded == e.count, address, discarded))
+                duplicate, partition = done.duplicate or discarded == e.count, e.queue if e.divided else ""
+                e.future.set_result(Receipt(first, lsn, duplicate, address, discarded, partition))
         self._producer._settle(r.lane, len(r.entries), r.bytes)
 
     def _reused(self, r: Request, address: str) -> errors.SequenceReused:

@@ -67,10 +67,11 @@ class Delivery(StoredMessage):
         return member.queue if member else self.consumer.queue
 
     @property
-    def partition(self) -> int | None:
-        """Partition of a message of a partitioned queue, otherwise None. Sequences belong to a partition."""
-        member = self.consumer._member
-        return member.index if member else None
+    def partition(self) -> str:
+        """Name of the partition of the message, such as `orders#3/8`, if the consumer is attached to a partitioned
+        queue, otherwise "". Sequences belong to a partition.
+        """
+        return self.consumer.queue if self.consumer._member else ""
 
     def in_trace(self) -> AbstractContextManager[object]:
         """Return a context manager in which the span of the delivery, if any, is the parent of new spans."""
@@ -174,7 +175,6 @@ class _Member:
     """A consumer of a partition that belongs to a consumer of the partitioned queue."""
 
     queue: str  # name of the partitioned queue
-    index: int
     id: str  # equal for all partitions: an exclusive queue assigns its partitions by this ID
     available: asyncio.Event
 
@@ -848,7 +848,7 @@ class PartitionedConsumer(Consumer):
                 filter,
                 -(-prefetch // count),
                 ack_timeout,
-                _Member(queue, i, id, self._available),
+                _Member(queue, id, self._available),
             )
             for i in range(count)
         ]

@@ -70,6 +70,8 @@ class Receipt(NamedTuple):
         address: Address of the node that acknowledged the publish.
         discarded: Number of messages that were not stored, because the queue has accepted their message ID within its
             dedup_window. The other messages of a batch have consecutive sequences, starting at sequence.
+        partition: Name of the queue that contains the message, such as `orders#3/8`, if it was published to a
+            partitioned queue; otherwise "".
     """
 
     sequence: int
@@ -77,6 +79,7 @@ class Receipt(NamedTuple):
     duplicate: bool
     address: str
     discarded: int = 0
+    partition: str = ""
 
 
 @dataclass(frozen=True)

@@ -204,6 +204,7 @@ class Producer:
             return
         try:
             entry.queue = self._divider(entry.queue, count).queue_of(entry.groups, entry.count)
+            entry.divided = True
         except errors.InvalidRequest:
             entry.future.cancel()
             self._budget += entry.bytes
@@ -342,7 +343,7 @@ class Producer:
                 self._fail([e], err)
                 continue
             lane.open -= 1
-            e.queue = queue
+            e.queue, e.divided = queue, True
             self._append(e)
         if lane.open == 0:
             self._lanes.pop(lane.queue, None)

@@ -83,7 +83,7 @@ func forget(ctx context.Context, env *cli.Env, a answer, pair string, yes bool) 
 }
 
 func confirmForget(ctx context.Context, env *cli.Env, node *admin.Node, f *forgotten, yes bool) error {
-	text := fmt.Sprintf("pair %s is removed from the fleet; the messages of %s are lost", f.Pair,
+	text := fmt.Sprintf("removal of pair %s from the fleet; the messages of %s will be lost", f.Pair,
 		output.Plural(f.Queues, "queue"))
 	if len(f.Names) > 0 {
 		text += ": " + strings.Join(f.Names, ", ")

@@ -81,7 +81,7 @@ func browse(
 		}
 		found = true
 		if each {
-			if err := printMessage(env, queue, m, !o.HeadersOnly, nil); err != nil {
+			if err := printMessage(env, from{queue: queue}, m, !o.HeadersOnly, nil); err != nil {
 				return err
 			}
 			continue

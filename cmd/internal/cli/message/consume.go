@@ -139,7 +139,7 @@ func takeDeliveries(
 			return err
 		}
 		if f.command == "" || format != nil || env.Print.JSON() {
-			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
+			if err := printMessage(env, from{d.Queue(), d.Partition()}, d.Stored, true, format); err != nil {
 				return err
 			}
 		}
@@ -157,12 +157,21 @@ func takeDeliveries(
 	return nil
 }
 
-func printMessage(env *cli.Env, queue string, m client.Stored, body bool, format *formatter) error {
+// from is the queue of a message, and its partition in a partitioned queue.
+type from struct{ queue, partition string }
+
+func (f from) message(m client.Stored, body bool) output.Message {
+	j := output.NewMessage(f.queue, m, body)
+	j.Partition = f.partition
+	return j
+}
+
+func printMessage(env *cli.Env, f from, m client.Stored, body bool, format *formatter) error {
 	if format != nil {
-		return format.print(env, queue, &m)
+		return format.print(env, f, &m)
 	}
 	if env.Print.JSON() {
-		return env.Print.Object(output.NewMessage(queue, m, body))
+		return env.Print.Object(f.message(m, body))
 	}
 	return env.Print.Raw(append(m.Body[:len(m.Body):len(m.Body)], '\n'))
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
-	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
 const formatHelp = `is printed with a Go template (text/template) that uses the
@@ -49,8 +48,8 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 
 // fields returns the data for a template: the fields of --output json, with an empty string for each missing field,
 // and the unencoded body.
-func fields(queue string, m *client.Stored) (map[string]any, error) {
-	encoded, err := json.Marshal(output.NewMessage(queue, *m, false))
+func fields(f from, m *client.Stored) (map[string]any, error) {
+	encoded, err := json.Marshal(f.message(*m, false))
 	if err != nil {
 		return nil, fmt.Errorf("encode a message: %w", err)
 	}
@@ -59,7 +58,7 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 	}
 	for _, name := range [...]string{
 		"message_id", "correlation_id", "reply_to", "content_type", "subject", "group", "priority", "expires_at",
-		"deliver_at",
+		"deliver_at", "partition",
 	} {
 		all[name] = ""
 	}
@@ -75,8 +74,8 @@ func fields(queue string, m *client.Stored) (map[string]any, error) {
 	return all, nil
 }
 
-func (f *formatter) print(env *cli.Env, queue string, m *client.Stored) error {
-	all, err := fields(queue, m)
+func (f *formatter) print(env *cli.Env, origin from, m *client.Stored) error {
+	all, err := fields(origin, m)
 	if err != nil {
 		return err
 	}

@@ -220,11 +220,13 @@ type publisher struct {
 	refused     uint64     // certainly not stored
 	duplicates  uint64     // messages in count that were discarded as duplicates by message ID
 	first, last uint64
-	err         error // first failure
+	partitions  map[string]bool // that contain acknowledged messages
+	err         error           // first failure
 }
 
 type published struct {
 	Queue     string `json:"queue"`
+	Partition string `json:"partition,omitempty"`
 	Sequence  uint64 `json:"sequence"`
 	LSN       uint64 `json:"lsn"`
 	Duplicate bool   `json:"duplicate,omitempty"`
@@ -280,32 +282,24 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		err = sourceErr // after an interruption, the unknown outcome of sent messages is reported instead
 	}
 	p.mu.Lock()
-	count, first, last, refused, unknown := p.count, p.first, p.last, p.refused, p.sent-p.count-p.refused
-	duplicates := p.duplicates
+	count, refused, unknown := p.count, p.refused, p.sent-p.count-p.refused
+	check, stored := p.browseCommand(), p.stored()
 	p.mu.Unlock()
 	if errors.Is(err, client.ErrOutcomeUnknown) && unknown > 0 {
 		err = fmt.Errorf("%w\nAfter %d acknowledged messages, the next %s may or may not be stored. Check with "+
-			"`lockstep browse %s --from %d` and publish only the missing messages: publishing all of them again may store "+
-			"duplicates", err, count, output.Plural(unknown, "message"), p.queue, last+1)
+			"`%s` and publish only the missing messages: publishing all of them again may store duplicates", err, count,
+			output.Plural(unknown, "message"), check)
 	}
 	if err != nil && refused > 0 && count > 0 {
 		err = fmt.Errorf("%w\n%s refused; later messages were not sent", err, output.Plural(refused, "message"))
 	}
 	if count > 0 {
-		sequences := fmt.Sprintf("sequence %d", first)
-		if last != first {
-			sequences = fmt.Sprintf("sequences %d to %d", first, last)
-		}
-		if duplicates > 0 {
-			sequences += fmt.Sprintf(" (%s not stored)", output.Plural(duplicates, "duplicate"))
-		}
 		if err == nil && p.storesNothing(ctx, c) {
 			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
 				"subscription create %s NAME\n", p.queue, p.queue)
 			return p.env.Print.Sentence("discarded %s", output.Plural(count, "message"))
 		}
-		err = errors.Join(err, p.env.Print.Sentence("published %s to %s, %s", output.Plural(count, "message"), p.queue,
-			sequences))
+		err = errors.Join(err, p.env.Print.Sentence("published %s to %s", output.Plural(count, "message"), stored))
 	} else if err == nil {
 		err = p.env.Print.Sentence("no messages to publish")
 	}
@@ -314,6 +308,33 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 
 // storesNothing reports whether the queue discards published messages. It returns false if the queue cannot be read,
 // for example because the caller may only publish.
+// stored describes where the acknowledged messages are. The sequences of several partitions are not a range.
+func (p *publisher) stored() string {
+	queue := p.queue
+	for partition := range p.partitions {
+		queue = partition // the only one, if sequences are printed
+	}
+	text := fmt.Sprintf("%s, sequences %d to %d", queue, p.first, p.last)
+	switch {
+	case len(p.partitions) > 1:
+		text = fmt.Sprintf("%d partitions of %s", len(p.partitions), p.queue)
+	case p.first == p.last:
+		text = fmt.Sprintf("%s, sequence %d", queue, p.first)
+	}
+	if p.duplicates > 0 {
+		text += fmt.Sprintf(" (%s not stored)", output.Plural(p.duplicates, "duplicate"))
+	}
+	return text
+}
+
+// browseCommand returns the command that prints the messages after the acknowledged ones.
+func (p *publisher) browseCommand() string {
+	if len(p.partitions) > 0 {
+		return "lockstep browse PARTITION"
+	}
+	return fmt.Sprintf("lockstep browse %s --from %d", p.queue, p.last+1)
+}
+
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()
@@ -336,9 +357,17 @@ func (p *publisher) answered(r client.Receipt, err error) {
 	defer p.mu.Unlock()
 	switch {
 	case err == nil:
-		err = p.env.Print.Object(published{Queue: p.queue, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate})
+		err = p.env.Print.Object(published{
+			Queue: p.queue, Partition: r.Partition, Sequence: r.Sequence, LSN: r.LSN, Duplicate: r.Duplicate,
+		})
 		if p.count == 0 {
 			p.first = r.Sequence
+		}
+		if r.Partition != "" {
+			if p.partitions == nil {
+				p.partitions = map[string]bool{}
+			}
+			p.partitions[r.Partition] = true
 		}
 		p.count++
 		p.duplicates += uint64(r.Discarded)

@@ -6,12 +6,14 @@ import (
 	"bytes"
 	"context"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
@@ -128,4 +130,25 @@ func TestPublishFields(t *testing.T) {
 		require.Equal(t, cli.ExitUsage, code, wrong)
 		require.Contains(t, stderr, "--typed-property", wrong)
 	}
+}
+
+// Published and consumed messages of a partitioned queue have the partition to which their sequence belongs.
+func TestPublishPartitioned(t *testing.T) {
+	t.Parallel()
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "orders", "--partitions", "2")
+	partition := client.PartitionName("orders", client.Partition("a", 2), 2)
+	require.Contains(t, c.OK("publish", "orders", "1", "2", "--group", "a"), partition)
+	r := c.Lines("publish", "orders", "3", "--group", "a", "--output", "json")[0]
+	require.Equal(t, partition, r["partition"])
+	require.EqualValues(t, 3, r["sequence"])
+	consumed := c.Lines("consume", "orders", "--count", "3", "--output", "json")
+	require.Len(t, consumed, 3)
+	for i, m := range consumed {
+		require.Equal(t, "orders", m["queue"])
+		require.Equal(t, partition, m["partition"])
+		require.EqualValues(t, i+1, m["sequence"])
+	}
+	published := c.OK(slices.Concat([]string{"publish", "orders"}, slices.Repeat([]string{"5"}, 40))...)
+	require.Contains(t, published, "2 partitions")
 }

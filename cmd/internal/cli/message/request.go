@@ -141,7 +141,7 @@ func request(
 			return err
 		}
 		if d.CorrelationID == m.CorrelationID {
-			if err := printMessage(env, d.Queue(), d.Stored, true, format); err != nil {
+			if err := printMessage(env, from{queue: d.Queue()}, d.Stored, true, format); err != nil {
 				return err
 			}
 			return d.Ack()
