@@ -88,7 +88,7 @@ func decode(encoded string, v any) bool {
 // Authenticator authenticates calls that a node of another pair has forwarded.
 type Authenticator struct {
 	// Node reports whether the sender of a call is a node of a pair of the fleet. Only such a node may forward calls of
-	// clients with a certificate, and may set the address of the client.
+	// clients with a certificate, and may state its name and the address of the client.
 	Node func(ctx context.Context) bool
 	// Token authenticates the bearer token of a call.
 	Token func(ctx context.Context) (*access.Identity, error)
@@ -112,9 +112,8 @@ func (a *Authenticator) Authenticate(ctx context.Context) (*access.Identity, err
 		return nil, err
 	}
 	out := *id // may be shared
-	out.Via = from.Pair + "/" + from.Node
 	if trusted {
-		out.Address = from.Address
+		out.Via, out.Address = from.Pair+"/"+from.Node, from.Address
 	}
 	return &out, nil
 }
