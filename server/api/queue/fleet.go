@@ -169,6 +169,16 @@ func crossPair(err error) error {
 	return err
 }
 
+// missingBefore returns the error for a request that was refused at an earlier LSN because a queue did not exist at
+// this pair or was fenced. If all queues have since moved to this pair, the client must repeat the request under a new
+// sequence.
+func (s *Service) missingBefore(queues ...string) error {
+	if missing := s.missingOf(queues...); missing != nil || s.fleet == nil || len(queues) == 0 {
+		return missing
+	}
+	return fmt.Errorf("queue %q: %w", queues[0], txn.ErrMoved)
+}
+
 // refusal returns the error of a transaction that was refused when it was applied, or nil. missing is the error of
 // resolve for a retry that was logged although its queues do not exist at this pair. If the transaction was logged
 // earlier, missing is nil, and the owners of the queues are looked up.
@@ -177,7 +187,7 @@ func (s *Service) refusal(r *txn.Result, kept bool, missing error, queues ...str
 		return apierror.Refusal(r, kept)
 	}
 	if missing == nil && (r.Duplicate || r.Code == txn.ErrMoved) {
-		missing = s.missingOf(queues...)
+		missing = s.missingBefore(queues...)
 	}
 	if missing != nil && !replaces(missing) {
 		missing = nil

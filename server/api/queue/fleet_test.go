@@ -463,9 +463,65 @@ func TestRetryInFleet(t *testing.T) {
 	n.dir.setDown(false)
 	require.Equal(t, outcome{reason: "QUEUE_NOT_FOUND", settled: true}, outcomeOf(t, publish(3, true)))
 	n.create("q")
-	require.Equal(t, outcome{reason: "QUEUE_NOT_FOUND", settled: true}, outcomeOf(t, publish(3, true)),
-		"a refused request was applied later")
+	require.Equal(t, unknown, outcomeOf(t, publish(3, true)), "a refused request was applied later")
 	require.NoError(t, publish(4, true))
+}
+
+// A retry is refused in the log while another pair owns the queue, and the response is lost. When the queue has moved
+// to this pair, the next retry is not rejected because of a missing queue: the client repeats the request.
+func TestQueueArrivesAfterRefusal(t *testing.T) {
+	n := startMember(t)
+	n.dir.own("b", "q", "p")
+	ctx, q := t.Context(), n.queues
+	requests := map[string]func(p *pb.Producer) error{
+		"publish": func(p *pb.Producer) error {
+			_, err := q.Publish(ctx, &pb.PublishRequest{Queue: "q", Messages: body("x"), Producer: p})
+			return err
+		},
+		"commit": func(p *pb.Producer) error {
+			op := func(queue string) *pb.Operation {
+				return &pb.Operation{Kind: &pb.Operation_Publish{
+					Publish: &pb.PublishOperation{Queue: queue, Messages: body("x")},
+				}}
+			}
+			_, err := q.Commit(ctx, &pb.CommitRequest{Producer: p, Operations: []*pb.Operation{op("q"), op("p")}})
+			return err
+		},
+		"purge": func(p *pb.Producer) error {
+			_, err := q.PurgeQueue(ctx, &pb.PurgeQueueRequest{Name: "q", Producer: p})
+			return err
+		},
+		"schedule": func(p *pb.Producer) error {
+			_, err := n.plans.PutSchedule(ctx, &pb.PutScheduleRequest{
+				Schedule: &pb.Schedule{Name: "s", Queue: "q", Cron: "@daily"}, Producer: p,
+			})
+			return err
+		},
+	}
+	identity := func(name string, sequence uint64) *pb.Producer {
+		return &pb.Producer{Id: name, Epoch: 1, Sequence: sequence, Retry: true}
+	}
+	for name, request := range requests {
+		require.Equal(t, outcome{reason: "NOT_OWNER", pair: "b", settled: true}, outcomeOf(t, request(identity(name, 1))))
+	}
+	stream := n.stream()
+	retry := func(r *pb.PublishStreamRequest) { r.Publish.Producer.Retry = true }
+	require.Equal(t, "NOT_OWNER", stream.publish("q", retry).GetReason())
+	n.dir.own("", "q", "p")
+	n.create("q")
+	n.create("p")
+	for name, request := range requests {
+		require.Equal(t, outcome{reason: "DIRECTORY_UNAVAILABLE", settled: true}, outcomeOf(t, request(identity(name, 1))),
+			name)
+		require.NoError(t, request(identity(name, 2)), name)
+	}
+
+	stream = n.stream()
+	again := stream.publish("q", retry)
+	require.Equal(t, "DIRECTORY_UNAVAILABLE", again.GetReason())
+	require.True(t, again.GetSettled())
+	require.Equal(t, "DIRECTORY_UNAVAILABLE", stream.publish("q", nil).GetReason(), "it follows the refused request")
+	require.Nil(t, stream.publish("q", func(r *pb.PublishStreamRequest) { r.Resumes = true }))
 }
 
 // Retries of other requests are also decided in the log.

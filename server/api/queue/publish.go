@@ -68,10 +68,7 @@ func (s *Service) publish(ctx context.Context, req *pb.PublishRequest) (*pb.Publ
 func (s *Service) published(
 	queue string, producer *pb.Producer, r *txn.Result, missing error,
 ) (*pb.PublishResponse, error) {
-	if missing == nil && r.Code == txn.ErrMoved {
-		missing = s.missingOf(queue)
-	}
-	if err := s.refusal(r, producer != nil, missing); err != nil {
+	if err := s.refusal(r, producer != nil, missing, queue); err != nil {
 		return nil, fmt.Errorf("publish to %q: %w", queue, err)
 	}
 	if len(r.Ops) != 1 {
@@ -156,7 +153,7 @@ func (s *Service) encodePublish(
 	if e.prior != nil {
 		if code := e.prior.Result.Code; code == txn.ErrQueueNotFound || code == txn.ErrMoved {
 			if e.missing = refused; refused == nil {
-				e.missing = s.missingOf(req.GetQueue())
+				e.missing = s.missingBefore(req.GetQueue())
 			}
 		}
 		return e, s.checkSame(producer, e.prior, func(b *txn.Builder) {

@@ -42,7 +42,7 @@ func (c *streamCall) end(r *txn.Result, err error) {
 		// Set broken before a later request of the stream can be submitted to the recovered node.
 		c.stream.broken.Store(true)
 	}
-	if r != nil && r.Code == txn.ErrMoved {
+	if r != nil && (r.Code == txn.ErrMoved || r.Duplicate && r.Code == txn.ErrQueueNotFound && c.missing == nil) {
 		c.stream.fenced.add(c.queue)
 	}
 	c.trace(r, err)
