@@ -183,6 +183,7 @@ func (c *Client) do(
 			last = way.round
 			continue
 		}
+		d.renew(pair, e)
 		if e.blocked() && !d.unknown && c.failsFast(t) || c.opts.AnySite && e.isReplica() {
 			e = e.refused()
 		}

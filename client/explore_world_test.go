@@ -216,6 +216,14 @@ func (w *world) ownerOf(queue string) *pb.NotOwner {
 	return &pb.NotOwner{Queue: queue, Pair: w.owner, Addresses: addresses, Epoch: w.epoch}
 }
 
+// refusing returns the refusal of a request because of the owner of its queue.
+type refusing func(settled bool) error
+
+// undirected returns the refusal of a request that may be repeated under another sequence.
+func undirected(settled bool) error {
+	return answer(codes.Unavailable, "DIRECTORY_UNAVAILABLE", settled)
+}
+
 // notOwner returns the refusal of a pair that does not have a queue.
 func notOwner(owner *pb.NotOwner, settled bool) error {
 	info := &errdetails.ErrorInfo{Reason: "NOT_OWNER", Domain: "lockstep.v1"}
@@ -264,7 +272,7 @@ var errNoResponse = fmt.Errorf("no response")
 // request for the queue on the same stream, or nil. apply changes the state, once for each sequence. The caller holds
 // mu.
 func (w *world) attempt(
-	node, queue string, p *pb.Producer, before *pb.NotOwner, apply func(),
+	node, queue string, p *pb.Producer, before refusing, apply func(),
 ) (duplicate bool, err error) {
 	w.arrive()
 	switch {
@@ -360,7 +368,7 @@ func atOther(m move) move {
 type attempted struct {
 	pair, queue string
 	p           *pb.Producer
-	before      *pb.NotOwner // see attempt
+	before      refusing // see attempt
 	apply       func()
 }
 
@@ -369,13 +377,13 @@ func (r *attempted) producer() producerOf { return producerOf{r.pair, r.p.GetId(
 // refusal returns the refusal of a request.
 func (w *world) refusal(r *attempted, o *outcome, settled bool) error {
 	if o.moved && r.before != nil {
-		return notOwner(r.before, settled)
+		return r.before(settled)
 	}
 	if o.moved && r.pair != w.owner {
 		return notOwner(w.ownerOf(r.queue), settled)
 	}
 	if o.moved { // the queue has been moved back
-		return answer(codes.NotFound, "QUEUE_NOT_FOUND", settled)
+		return undirected(settled)
 	}
 	return answer(codes.ResourceExhausted, "QUEUE_FULL", settled)
 }
@@ -521,7 +529,7 @@ func (w *world) stream(
 ) (grpc.ClientStream, error) {
 	return &worldStream{
 		world: w, node: nodeOf(cc), ctx: ctx, answers: make(chan proto.Message, 100), ended: make(chan error, 1),
-		refused: map[string]*pb.NotOwner{},
+		refused: map[string]refusing{},
 	}, nil
 }
 
@@ -534,7 +542,7 @@ type worldStream struct {
 	ended   chan error // capacity 1
 	over    bool       // guarded by world.mu
 	// refused contains the refusals of a publish stream, by queue. Guarded by world.mu.
-	refused map[string]*pb.NotOwner
+	refused map[string]refusing
 	// through is the sequence of the last request before the one that ended a publish stream. Guarded by world.mu.
 	through uint64
 }
@@ -635,7 +643,10 @@ func (s *worldStream) publish(r *pb.PublishStreamRequest) {
 		case code == codes.OK:
 			resp.Published = &pb.PublishResponse{Duplicate: duplicate}
 		case resp.GetError().GetNotOwner() != nil:
-			s.refused[queue] = resp.GetError().GetNotOwner()
+			owner := resp.GetError().GetNotOwner()
+			s.refused[queue] = func(settled bool) error { return notOwner(owner, settled) }
+		case resp.GetError().GetReason() == "DIRECTORY_UNAVAILABLE":
+			s.refused[queue] = undirected
 		case slices.Contains([]codes.Code{codes.Unavailable, codes.FailedPrecondition, codes.PermissionDenied}, code):
 			s.end(err)
 			return

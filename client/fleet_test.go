@@ -593,6 +593,41 @@ func TestFleetTransactionWithUnknownOutcome(t *testing.T) {
 	}
 }
 
+// The first attempt of a transaction has no response, and the retry receives a settled refusal that may be temporary.
+// It applies to all attempts under the sequence, so that the next attempt has another one.
+func TestFleetTransactionAfterSettledRefusal(t *testing.T) {
+	for _, reason := range []string{"DIRECTORY_UNAVAILABLE", "NOT_OWNER"} {
+		simulated(t, reason, func(t *testing.T) {
+			f := newFakeFleet(t)
+			a := f.pairs["a"]
+			var seen []*pb.Producer
+			a.mu.Lock()
+			a.refuseCommit = func(r *pb.CommitRequest) error {
+				switch seen = append(seen, r.GetProducer()); {
+				case len(seen) == 1:
+					return status.Error(codes.Unavailable, "gone")
+				case r.GetProducer().GetSequence() != seen[0].GetSequence():
+					return nil
+				case reason == "NOT_OWNER":
+					st, err := status.Convert(answer(codes.FailedPrecondition, reason, true)).WithDetails(
+						&pb.NotOwner{Queue: "q", Pair: "a", Epoch: 2, Addresses: a.addrs})
+					require.NoError(t, err)
+					return st.Err()
+				default:
+					return answer(codes.Unavailable, reason, true)
+				}
+			}
+			a.mu.Unlock()
+			_, err := f.client(client.Options{}).Begin().Publish("q", message("x")).Commit(soon(t))
+			require.NoError(t, err)
+			require.Len(t, seen, 3)
+			require.True(t, seen[1].GetRetry())
+			require.False(t, seen[2].GetRetry())
+			require.Equal(t, []string{"x"}, a.bodies("q"))
+		})
+	}
+}
+
 // A consumer attaches at the owner. When the queue has another owner, the consumer attaches there, and its earlier
 // deliveries can no longer be answered.
 func TestFleetConsumer(t *testing.T) { synctest.Test(t, testFleetConsumer) }

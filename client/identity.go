@@ -22,8 +22,8 @@ type attempts struct {
 	// check returns an error if the request must not be sent to a target. If check is nil, the request can be sent to
 	// every target.
 	check func(*target) error
-	// move prepares the request for another pair. It is nil if the request has no producer identity; such a request may be
-	// executed more than once.
+	// move prepares the request for a pair, under another identity. It is nil if the request has no producer identity;
+	// such a request may be executed more than once.
 	move func(to *pairConn)
 }
 
@@ -40,6 +40,14 @@ func (a *attempts) allow(op string, t *target) error {
 		return fmt.Errorf("%s: %w; %w; %w", op, err, ErrOutcomeLost, ErrOutcomeUnknown)
 	default:
 		return fmt.Errorf("%s: %w", op, err)
+	}
+}
+
+// renew replaces the identity of a request after a temporary refusal that applies to all attempts under its sequence.
+func (a *attempts) renew(pair *pairConn, e *Error) {
+	if e.settled && e.undirected() && a.move != nil {
+		a.answered()
+		a.move(pair)
 	}
 }
 
@@ -89,7 +97,7 @@ func (id *identity) take(pair *pairConn, s *sequencer) {
 
 func (id *identity) OutcomeUnknown() bool { return id.attempts.unknown }
 
-// moveTo replaces the producer identity with one of another pair. No attempt under the current identity was or will be
+// moveTo replaces the producer identity with one of a pair. No attempt under the current identity was or will be
 // committed.
 func (id *identity) moveTo(pair *pairConn) {
 	id.pair.returnSequencer(id.sequencer)

@@ -241,7 +241,7 @@ func (w *path) follow(e *Error, d *attempts) *Error {
 	if d != nil && e.settled {
 		d.answered()
 	}
-	if d != nil && d.move != nil && next != w.pair {
+	if d != nil && d.move != nil && (next != w.pair || e.settled) {
 		d.move(next)
 	}
 	if w.before != nil {

@@ -320,7 +320,10 @@ func (c *conn) tryCommit(ctx context.Context, at *pair, ops []*pb.Operation) (re
 			c.lost("unknown outcome of a transaction")
 			return nil, false //nolint:nilerr // the connection ends without an outcome
 		}
-		if !f.unapplied() {
+		switch {
+		case f.settled: // the refusal applies to all attempts of this request
+			req = newCommit(ops)
+		case !f.unapplied():
 			req.Producer.Retry = true // the attempt may have been committed
 		}
 		rest(ctx, pause)

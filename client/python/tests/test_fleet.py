@@ -492,6 +492,28 @@ async def test_transaction_moves_to_owner(clock: Clock) -> None:
         assert [len(a.commits), len(b.commits)] == [2, 2], "the owner of the second queue is known"
 
 
+async def test_transaction_after_settled_refusal(clock: Clock) -> None:
+    """A settled temporary refusal applies to all attempts under a sequence: the next attempt has another sequence."""
+    async with Node() as a, steady_client([a.address]) as client:
+
+        async def refuses(n: int, context: Context) -> queue_pb2.CommitResponse:
+            if n == 1:
+                await asyncio.Event().wait()
+            if n == 2:
+                await abort(context, grpc.StatusCode.UNAVAILABLE, "DIRECTORY_UNAVAILABLE", settled=True)
+            return queue_pb2.CommitResponse(lsn=1)
+
+        a.on_commit = refuses
+        t = client.transaction().publish("q", b"1")
+        with pytest.raises(errors.OutcomeUnknown):
+            await clock.expire(t.commit(timeout=TIMEOUT), until(lambda: a.commits))
+        await t.commit(timeout=BOUND)
+        first, retry, last = (c.producer for c in a.commits)
+        assert (retry.id, retry.sequence, retry.retry) == (first.id, first.sequence, True)
+        assert (last.id, last.sequence) != (first.id, first.sequence)
+        assert not last.retry
+
+
 async def taken(client: Client) -> Delivery:
     return await (await client.consume("in", timeout=BOUND)).receive(timeout=BOUND)
 

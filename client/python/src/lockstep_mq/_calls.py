@@ -8,7 +8,7 @@ import contextlib
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import grpc
 import grpc.aio
@@ -31,6 +31,12 @@ MAX_RENEWALS = 3
 """Consecutive rejected tokens after which an operation fails."""
 
 Attempt = Callable[[grpc.aio.Channel, "_rpc.Metadata"], Awaitable[T]]
+
+
+class Move(Protocol):
+    """Replaces the identity of a request before its next attempt."""
+
+    def __call__(self, to: Pair, *, settled: bool) -> None: ...
 
 
 @dataclass
@@ -80,9 +86,12 @@ class Identity:
             self.pair.release(self.sequencer)
         self.sequencer = None
 
-    def move(self, to: Pair) -> None:
-        """Replace the identity after NOT_OWNER, which proves that no attempt under it was executed."""
-        if to is not self.pair:
+    def move(self, to: Pair, *, settled: bool) -> None:
+        """Replace the identity after a refusal which proves that no attempt under it was executed.
+
+        A settled refusal applies to all attempts under the identity, also at the same pair.
+        """
+        if settled or to is not self.pair:
             self.release()
             self.take(to, to.take())
 
@@ -131,6 +140,13 @@ class Request:
             self._done = True
         finally:
             self._busy = False
+
+
+def _replace(f: Failure, state: Outcome, at: Pair, moved: Move | None) -> None:
+    """Replace the identity of a request after a temporary refusal that applies to all attempts under it."""
+    if f.settled and f.retry and moved is not None:
+        state.unknown = False
+        moved(at, settled=True)
 
 
 async def _traced(
@@ -216,12 +232,12 @@ class Caller:
         outcome: Outcome | None = None,
         again: bool = True,
         pair: Pair | None = None,
-        moved: Callable[[Pair], None] | None = None,
+        moved: Move | None = None,
     ) -> T:
         """Execute attempts on the active node of a pair, by default the home pair, until one receives a response.
 
-        outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries. After NOT_OWNER,
-        `moved` is called with the pair of the next attempt.
+        outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries. After NOT_OWNER
+        and settled refusals, `moved` is called with the pair of the next attempt.
         """
         at = pair or self.fleet.home
         redirects = Redirects(self.fleet)
@@ -258,18 +274,18 @@ class Caller:
                 at, wait = redirects.follow(op, at, f, unknown=state.unknown)
                 last = redirects.last
                 if moved is not None:
-                    moved(at)
+                    moved(at, settled=f.settled)
                 if wait:
                     await target.locator.pause(target, max(retry.next(), f.retry_after), deadline)
                 continue
+            _replace(f, state, at, moved)
             if state.unknown and not again:
                 raise f.error(op, unknown=True)
             refusals = refusals + 1 if f.unauthenticated else 0
             if not f.retry and not (
                 f.unauthenticated and refusals <= MAX_RENEWALS and await at.locator.tokens.renewed(metadata)
             ):
-                if f.settled:
-                    state.unknown = False
+                state.unknown = state.unknown and not f.settled
                 raise f.error(op, unknown=state.unknown)
             if last is None or f.says:
                 last = f
