@@ -461,7 +461,31 @@ class Pipeline:
             self._pending.extendleft(reversed(r.entries))
             self._pending_messages += r.count
             self._pending_bytes += r.bytes
+        self._take_refused()
         return queue
+
+    def _take_refused(self) -> None:
+        """Return requests to their lanes that the stream has refused, although it has ended without these responses.
+
+        After it has refused a request because of the owner of its queue, a node refuses all later requests for the
+        queue on the same stream. If they were sent again, a node to which the queue has returned would execute them
+        before the refused request.
+        """
+        kept: deque[Request] = deque()
+        lanes: list[Lane] = []
+        for i, r in enumerate(self._in_flight):
+            if i >= self._on_stream or r.repeated or not r.lane.held or r.lane.at is not self:
+                kept.append(r)
+                continue
+            self._unanswered -= r.count
+            for e in r.entries:
+                e.taken = False
+            r.lane.refused.extend(r.entries)
+            lanes.append(r.lane)
+        self._in_flight = kept
+        self._on_stream -= len(lanes)
+        for lane in lanes:
+            self._producer._left(lane)
 
     def _split(self, through: int | None) -> bool:
         """Take back unsubmitted requests; the next publishes to the queue of the first one are sent one by one."""
