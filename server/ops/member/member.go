@@ -291,7 +291,7 @@ func (m *Manager) NotFound(queue string) error {
 		return fmt.Errorf("queue %q: %w: not loaded", queue, fleet.ErrUnavailable)
 	}
 	if epoch, pair, fenced := query.Fence(m.o.Store, queue); fenced {
-		return &apierror.NotOwnerError{Queue: queue, Pair: pair, Addresses: d.PairAddresses(pair), Epoch: epoch}
+		return notOwner(queue, fleet.Owner{Pair: pair, Addresses: d.PairAddresses(pair), Epoch: epoch})
 	}
 	if m.isBlocked(queue) {
 		return fmt.Errorf("queue %q: %w: the queue is being moved to this pair", queue, fleet.ErrUnavailable)
@@ -300,8 +300,23 @@ func (m *Manager) NotFound(queue string) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("queue %q: %w", queue, unavailable(err))
-	case !found || owner.Pair == m.o.Pair || owner.Pair == query.Fleet(m.o.Store).Pair:
+	case !found:
 		return txn.ErrQueueNotFound
+	case owner.Pair == m.o.Pair || owner.Pair == query.Fleet(m.o.Store).Pair:
+		// An outdated or restored copy may contain the owner before a move.
+		if err := d.Status().Problem; err != nil {
+			return fmt.Errorf("queue %q: %w", queue, unavailable(err))
+		}
+		return txn.ErrQueueNotFound
+	}
+	return notOwner(queue, owner)
+}
+
+// notOwner returns the error for a queue of another pair. Clients cannot use a pair without addresses, which is not in
+// the directory, for example after a restore.
+func notOwner(queue string, owner fleet.Owner) error {
+	if len(owner.Addresses) == 0 {
+		return fmt.Errorf("queue %q: %w: pair %s is not in the directory", queue, fleet.ErrUnavailable, owner.Pair)
 	}
 	return &apierror.NotOwnerError{Queue: queue, Pair: owner.Pair, Addresses: owner.Addresses, Epoch: owner.Epoch}
 }

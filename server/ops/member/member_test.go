@@ -265,6 +265,7 @@ func TestOutage(t *testing.T) {
 		a.awaitStatus("unavailable", func(_ *Status, p Problems) bool { return p.Unavailable != "" })
 		require.ErrorIs(t, a.m.NotFound("b1"), apierror.ErrNotOwner)
 		require.ErrorIs(t, a.m.NotFound("missing"), fleet.ErrUnavailable)
+		require.ErrorIs(t, a.m.NotFound("a1"), fleet.ErrUnavailable, "it may have been moved in the meantime")
 		ctx, cancel := context.WithCancel(t.Context())
 		created := make(chan error)
 		go func() {
@@ -299,6 +300,12 @@ func TestRoleChangeDuringOutage(t *testing.T) {
 	require.Eventually(t, func() bool { return a.create("q2") == nil }, bound, 5*time.Millisecond)
 	a.awaitJoined()
 	a.check()
+}
+
+// An owner that is not in the directory has no addresses, and clients must retry.
+func TestOwnerWithoutAddresses(t *testing.T) {
+	require.ErrorIs(t, notOwner("q", fleet.Owner{Pair: "b", Epoch: 1}), fleet.ErrUnavailable)
+	require.ErrorIs(t, notOwner("q", fleet.Owner{Pair: "b", Epoch: 1, Addresses: []string{"b:1"}}), apierror.ErrNotOwner)
 }
 
 // Clients at other pairs receive the current addresses of the owner.
