@@ -308,6 +308,24 @@ func TestOwnerWithoutAddresses(t *testing.T) {
 	require.ErrorIs(t, notOwner("q", fleet.Owner{Pair: "b", Epoch: 1, Addresses: []string{"b:1"}}), apierror.ErrNotOwner)
 }
 
+// A queue that has moved to another pair since the queues were listed is no conflict.
+func TestOutdatedConflict(t *testing.T) {
+	t.Parallel()
+	a := newMember(t, startEtcd(t), "a")
+	require.NoError(t, a.create("q"))
+	require.NoError(t, a.create("moved"))
+	epoch, _ := query.OwnershipEpoch(a.store, "q")
+	old, _ := query.OwnershipEpoch(a.store, "moved")
+	a.remove("moved")
+	conflict := fleet.Conflict{Queue: "q", Epoch: epoch, Pair: "b", PairEpoch: epoch + 9}
+	a.m.record(a.primary, &fleet.Report{Conflicts: []fleet.Conflict{
+		{Queue: "moved", Epoch: old, Pair: "b", PairEpoch: old + 9},
+		conflict,
+		{Queue: "q", Epoch: epoch - 1, Pair: "b", PairEpoch: epoch},
+	}})
+	require.Equal(t, []fleet.Conflict{conflict}, a.m.Status().Conflicts)
+}
+
 // Clients at other pairs receive the current addresses of the owner.
 func TestChangedAddresses(t *testing.T) {
 	t.Parallel()

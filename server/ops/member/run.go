@@ -327,7 +327,18 @@ func (m *Manager) record(p *replication.Primary, r *fleet.Report) {
 		m.log.Info("directory of the fleet updated", zap.Int("added", r.Added), zap.Int("updated", r.Updated),
 			zap.Int("removed", r.Removed))
 	}
-	m.setConflicts(p, r.Conflicts)
+	m.setConflicts(p, m.current(r.Conflicts))
+}
+
+// current returns the conflicts without those of queues that were deleted, or moved to another pair, since they were
+// listed.
+func (m *Manager) current(conflicts []fleet.Conflict) (current []fleet.Conflict) {
+	for _, c := range conflicts {
+		if epoch, exists := query.OwnershipEpoch(m.o.Store, c.Queue); exists && epoch == c.Epoch {
+			current = append(current, c)
+		}
+	}
+	return current
 }
 
 // publishLoad publishes the load of this pair until ctx ends, while the directory is that of its fleet.
