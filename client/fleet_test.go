@@ -606,7 +606,7 @@ func TestFleetTransactionAfterSettledRefusal(t *testing.T) {
 				switch seen = append(seen, r.GetProducer()); {
 				case len(seen) == 1:
 					return status.Error(codes.Unavailable, "gone")
-				case r.GetProducer().GetSequence() != seen[0].GetSequence():
+				case r.GetProducer().GetSequence() != seen[0].GetSequence(), r.GetProducer().GetId() != seen[0].GetId():
 					return nil
 				case reason == "NOT_OWNER":
 					st, err := status.Convert(answer(codes.FailedPrecondition, reason, true)).WithDetails(

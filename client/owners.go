@@ -91,7 +91,7 @@ func (o *owners) find(queue string) (pair *pairConn, known bool) {
 func (o *owners) learn(from *pairConn, n *pb.NotOwner) (*pairConn, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	pair, err := o.pair(n)
+	pair, err := o.pair(from, n)
 	if err != nil {
 		return nil, err
 	}
@@ -115,10 +115,16 @@ func (o *owners) put(key string, value owner) {
 }
 
 // pair returns the connection to the pair that n names. mu is held.
-func (o *owners) pair(n *pb.NotOwner) (*pairConn, error) {
+//
+// A node never names its own pair. If from is the home pair, the named pair therefore is another one, although the
+// addresses of the client may contain nodes of both.
+func (o *owners) pair(from *pairConn, n *pb.NotOwner) (*pairConn, error) {
 	known := o.pairs[n.GetPair()]
 	if known == nil && o.home.locator.hasAny(n.GetAddresses()) {
 		known = o.home
+	}
+	if known == o.home && from == o.home {
+		known = nil
 	}
 	switch {
 	case known != nil:

@@ -46,6 +46,26 @@ func TestOwnersOfHigherEpoch(t *testing.T) {
 	require.Same(t, b, learn(c, "b", 3))
 }
 
+// The addresses of a client can contain nodes of several pairs. A response of the home pair names another pair, also if
+// the home pair has its addresses.
+func TestOwnersWithMixedAddresses(t *testing.T) {
+	o := newTestOwners(t)
+	_, err := o.home.locator.node("b:1")
+	require.NoError(t, err)
+	learn := func(from *pairConn, pair string) *pairConn {
+		to, err := o.learn(from, &pb.NotOwner{Queue: "q", Pair: pair, Epoch: 1, Addresses: []string{pair + ":1"}})
+		require.NoError(t, err)
+		return to
+	}
+	b := learn(o.home, "b")
+	require.NotSame(t, o.home, b)
+	require.Same(t, o.home, learn(b, "a"))
+	a := learn(o.home, "a") // another node of the home pair is active now
+	require.NotSame(t, o.home, a)
+	require.Same(t, a, learn(b, "a"))
+	require.Same(t, b, learn(a, "b"))
+}
+
 // The number of entries and of pairs is limited.
 func TestOwnersAreLimited(t *testing.T) {
 	o := newTestOwners(t)

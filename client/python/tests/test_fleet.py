@@ -653,3 +653,16 @@ async def test_limit_of_owners(monkeypatch: pytest.MonkeyPatch) -> None:
         fleet.redirect(fleet.home, owned("3", "b", b))
         assert [fleet.owner(q) for q in ("1", "2", "3")] == [pair, None, pair]
         assert fleet.route("2") is fleet.home
+
+
+async def test_mixed_addresses() -> None:
+    """The addresses of a client can contain nodes of several pairs. The home pair reports only other pairs."""
+    async with Node() as a, Node() as b, steady_client([a.address, b.address]) as client:
+        fleet = client._called().fleet
+        at_b = fleet.redirect(fleet.home, owned("q", "b", b))
+        assert at_b is not fleet.home
+        assert fleet.redirect(at_b, owned("q", "a", a)) is fleet.home
+        at_a = fleet.redirect(fleet.home, owned("q", "a", a))  # another node of the home pair is active now
+        assert at_a is not fleet.home
+        assert fleet.redirect(at_b, owned("q", "a", a)) is at_a
+        assert fleet.redirect(at_a, owned("q", "b", b)) is at_b

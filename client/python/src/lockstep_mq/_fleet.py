@@ -119,7 +119,7 @@ class Fleet:
         known = self._owners.get(n.queue)
         if known is not None and known[1] > n.epoch and known[0] is not at:
             return known[0]  # the response is outdated
-        owner = self._pair(n)
+        owner = self._pair(at, n)
         if owner is None:
             return at
         self._owners[n.queue] = (owner, n.epoch)
@@ -128,14 +128,22 @@ class Fleet:
             self._owners.popitem(last=False)
         return owner
 
-    def _pair(self, n: types_pb2.NotOwner) -> Pair | None:
-        """Return the reported pair, with connections to its addresses; None if it has no usable address."""
+    def _pair(self, at: Pair, n: types_pb2.NotOwner) -> Pair | None:
+        """Return the reported pair, with connections to its addresses; None if it has no usable address.
+
+        A node never reports its own pair. If the response is from the home pair, the reported pair therefore is another
+        one, although the addresses of the client may contain nodes of both.
+        """
         if self._closed:
             return None
         addresses = list(_valid(n.addresses))[: _options.MAX_ADDRESSES]
         found = next((p for p in self._pairs if n.pair and p.name == n.pair), None)
         if found is None:
             found = next((p for p in self._pairs if not p.locator.addresses().isdisjoint(addresses)), None)
+        if found is at and at is self.home:
+            if at.name == n.pair:
+                at.name = ""
+            found = None
         if found is not None:
             found.name = n.pair or found.name
             if self._options.follow_hints:
