@@ -369,7 +369,7 @@ func (d *Directory) tryFinishMove(ctx context.Context, m Move) (done bool, _ err
 	if len(pair) == 0 {
 		return false, fmt.Errorf("%w: %s is not registered", ErrNotMember, d.opts.Pair)
 	}
-	f.cmps = append(d.sameFleet(h), same(string(pair[0].Key), string(pair[0].Value)))
+	f.cmps = append(d.sameHead(h), same(string(pair[0].Key), string(pair[0].Value)))
 	if kvs := resp.Responses[3].GetResponseRange().Kvs; len(kvs) > 0 {
 		f.cmps = append(f.cmps, same(string(kvs[0].Key), string(kvs[0].Value)))
 		f.ops = append(f.ops, clientv3.OpDelete(string(kvs[0].Key)))
@@ -395,8 +395,14 @@ func (d *Directory) tryFinishMove(ctx context.Context, m Move) (done bool, _ err
 	if err := f.moveGroups(ctx); err != nil || len(f.ops) == 0 {
 		return err == nil, err
 	}
-	result, err := d.txn(ctx, f.cmps, f.ops...)
-	return err == nil && result.Succeeded, err
+	// A copy of the directory from before the end of the move has a lower counter. Pairs thereby detect its restore.
+	counter := h.counter + 1
+	result, err := d.txn(ctx, f.cmps, append(f.ops, d.putCounter(counter))...)
+	if err != nil || !result.Succeeded {
+		return false, err
+	}
+	d.see(head{fleet: h.fleet, raw: h.raw, counter: counter})
+	return true, nil
 }
 
 // finish is the transaction of FinishMove.

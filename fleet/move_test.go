@@ -84,6 +84,26 @@ func TestMove(t *testing.T) {
 	require.NoError(t, w.b.FinishMove(ctx, Move{Epoch: m.Epoch, From: "a", Queues: []string{"a.1{g}", "a.2"}}), "a retry")
 }
 
+// A directory that was restored from a copy without the end of a move is detected.
+func TestRestoredBeforeEndOfMove(t *testing.T) {
+	w := newMoveWorld(t)
+	ctx := t.Context()
+	w.create(w.a, "a.1")
+	m, err := w.b.BeginMove(ctx, []string{"a.1"})
+	require.NoError(t, err)
+	before, err := w.client.Get(ctx, w.b.prefix, clientv3.WithPrefix())
+	require.NoError(t, err)
+	require.NoError(t, w.b.FinishMove(ctx, m))
+	_, err = w.client.Delete(ctx, w.b.prefix, clientv3.WithPrefix())
+	require.NoError(t, err)
+	for _, kv := range before.Kvs {
+		_, err = w.client.Put(ctx, string(kv.Key), string(kv.Value))
+		require.NoError(t, err)
+	}
+	_, err = w.b.Assign(ctx, "b.1", "")
+	require.ErrorIs(t, err, ErrRestored)
+}
+
 func TestRefusedMove(t *testing.T) {
 	w := newMoveWorld(t)
 	ctx := t.Context()
