@@ -61,7 +61,8 @@ sites() {
 }
 
 moves() {
-  LOCKSTEP_PYTHON=$bin/python go test -tags deep -count=1 -timeout 15m ./test/fleet
+  # The test builds a binary with the build tag faultdisk.
+  env -u LOCKSTEP_BINARY LOCKSTEP_PYTHON="$bin/python" go test -tags deep -count=1 -timeout 15m ./test/fleet
 }
 
 # The clean environment contains only the requirements of the wheel. Tracing is an extra, so OpenTelemetry must be
