@@ -242,15 +242,17 @@ func (n *node) stop() {
 	}
 }
 
-// clearEvents drops the recorded events.
+// clearEvents drops all events up to now, also those that are posted but not yet recorded.
 func (n *node) clearEvents() {
+	synctest.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.events = nil
 }
 
-// seen returns the recorded events.
+// seen returns all events up to now, also those that were posted but not yet recorded.
 func (n *node) seen() []replication.Event {
+	synctest.Wait()
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return slices.Clone(n.events)
