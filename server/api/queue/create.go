@@ -95,7 +95,7 @@ func (c *creation) run(ctx context.Context) (*txn.Result, error) {
 	c.config, _, err = c.Service.config(c.session, c.req.GetConfig(), txn.AllFields)
 	switch {
 	case c.origin.prior != nil:
-		return c.commit(ctx, 0)
+		return c.repeat(ctx)
 	case c.fleet != nil && isMissing(err):
 		missing = err
 	case c.origin.mustLog(err): // named queues may have been deleted since an earlier attempt
@@ -168,7 +168,7 @@ func (c *creation) runInFleet(ctx context.Context, missing error) (*txn.Result, 
 		return nil, err
 	case prior != nil: // it was applied in the meantime
 		c.origin.prior = prior
-		return c.commit(ctx, 0)
+		return c.repeat(ctx)
 	case found[0].Found && c.origin.retry:
 		return c.commit(ctx, 0)
 	case found[0].Found:
@@ -217,6 +217,18 @@ func (c *creation) commitAssigned(ctx context.Context, epoch uint64, missing err
 		}
 	}
 	return result, err
+}
+
+// repeat returns the result of an earlier attempt. If refuse logged it, the name belonged to another pair, or the
+// dead-letter queue was missing. Either can have changed since, so the client must repeat the request under a new
+// sequence.
+func (c *creation) repeat(ctx context.Context) (*txn.Result, error) {
+	if c.fleet != nil && c.origin.prior.Result.Code == txn.ErrQueueNotFound {
+		if missing := c.missingOf(c.req.GetName()); !replaces(missing) {
+			c.origin.absent = fmt.Errorf("queue %q: %w", c.req.GetName(), txn.ErrMoved)
+		}
+	}
+	return c.commit(ctx, 0)
 }
 
 // refuse returns an error for a queue that does not exist at this pair. For a retry, the outcome is decided in the log:

@@ -559,6 +559,21 @@ func TestRetriesOfChanges(t *testing.T) {
 	require.Equal(t, outcome{reason: "CROSS_PAIR", settled: true}, outcomeOf(t, alter))
 }
 
+// The retry of a creation is refused in the log while another pair owns the name. When the owner has deleted its queue,
+// the next retry is not rejected because of a missing queue: the client repeats the request.
+func TestNameIsReleasedAfterRefusal(t *testing.T) {
+	n := startMember(t)
+	n.dir.own("b", "q")
+	create := func(sequence uint64) error {
+		_, err := n.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q", Producer: as(sequence, true)})
+		return err
+	}
+	require.Equal(t, outcome{reason: "NOT_OWNER", pair: "b", settled: true}, outcomeOf(t, create(1)))
+	n.dir.own("", "q")
+	require.Equal(t, outcome{reason: "DIRECTORY_UNAVAILABLE", settled: true}, outcomeOf(t, create(1)))
+	require.NoError(t, create(2))
+}
+
 // A queue is created under the epoch that the directory has assigned.
 func TestCreateInFleet(t *testing.T) {
 	n := startMember(t)
