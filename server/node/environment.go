@@ -32,8 +32,8 @@ type Environment struct {
 	BootID string
 	// Authenticators are called before the authenticators of the node.
 	Authenticators []auth.Authenticator
-	// InProcess is called with the connection through which the console and the AMQP port call the node's services.
-	// The connection is valid while the node serves.
+	// InProcess is called with the connection through which the console and the AMQP port call the node's services,
+	// after all services are registered. The connection is valid while the node serves.
 	InProcess func(grpc.ClientConnInterface)
 	// MoveStep is called before each step of a move of queues to this pair. If it returns an error, the step fails.
 	MoveStep func(ctx context.Context, step string) error

@@ -20,7 +20,7 @@ type inProcess struct {
 
 func (n *node) listenInProcess(ctx context.Context) error {
 	if n.environment.InProcess != nil {
-		n.environment.InProcess(n.inProcessLink().link)
+		n.inProcessLink()
 	}
 	if n.cfg.AMQP.Listen != "" {
 		if err := n.listenAMQP(ctx); err != nil {
@@ -56,6 +56,7 @@ func (n *node) runInProcess(ctx context.Context, running *sync.WaitGroup) {
 		n.amqp.run(ctx, n)
 	}
 	if n.environment.InProcess != nil {
+		n.environment.InProcess(n.inProcess.link)
 		n.inProcess.users.Go(func() { <-ctx.Done() })
 	}
 	running.Go(func() {
