@@ -50,6 +50,8 @@ type fakePair struct {
 	refuse func(r *pb.PublishRequest) *pb.RequestError
 	// endStream returns the status that ends a publish stream before a request is processed.
 	endStream func(r *pb.PublishStreamRequest) error
+	// delay is the time between the receipt of a publish frame and its execution.
+	delay time.Duration
 	// minInSync is the required number of in-sync nodes; one node is in sync.
 	minInSync uint32
 	// refuseCommit returns the error of a transaction, which is then not committed.
@@ -283,8 +285,12 @@ func (p *fakePair) publish(r *pb.PublishRequest) *pb.PublishResponse {
 	if old := pr.results[seq]; old != nil {
 		return &pb.PublishResponse{FirstSequence: old.GetFirstSequence(), Lsn: old.GetLsn(), Duplicate: true}
 	}
-	require.Greater(p.t, seq, pr.last, "sequences of a producer increase")
-	pr.last = seq
+	if r.GetProducer().GetRetry() { // other requests may precede it after a refusal because of the owner
+		require.Greater(p.t, seq+256, pr.last, "the nodes retain 256 results of a producer")
+	} else {
+		require.Greater(p.t, seq, pr.last, "sequences of a producer increase")
+	}
+	pr.last = max(pr.last, seq)
 	resp := &pb.PublishResponse{
 		FirstSequence: uint64(len(p.messages[r.GetQueue()]) + 1),
 		Lsn:           uint64(len(p.requests) + 1),
@@ -331,7 +337,9 @@ func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
 		require.False(n.pair.t, first && len(together) > 1, "unexpected batch")
 		n.pair.mu.Lock()
 		n.pair.frames++
+		delay := n.pair.delay
 		n.pair.mu.Unlock()
+		pause(delay)
 		var answers []*pb.PublishStreamResponse
 		for _, r := range together {
 			resp, err := n.publishOne(r, refused)

@@ -294,6 +294,77 @@ func testFleetUnknownOutcome(t *testing.T) {
 	require.Equal(t, []string{"1"}, f.pairs["b"].bodies("q"))
 }
 
+// Requests have no response. On the next stream, the pair refuses the first of them with NOT_OWNER. Then the stream ends
+// again, and the queue returns to the pair. The refused publishes are stored before the others.
+func TestFleetQueueReturnsDuringRetries(t *testing.T) {
+	for _, c := range []retriesCase{
+		{streams: 2, end: 3},
+		{streams: 3, end: 3},
+		{streams: 2, end: 2, first: 2}, // the second stream also contains new requests
+	} {
+		simulated(t, fmt.Sprintf("%+v", c), c.test)
+	}
+}
+
+type retriesCase struct {
+	streams int // streams that end
+	end     int // request that ends a stream, except the first one
+	first   int // publishes before the first stream ends; 0 if all
+}
+
+func (o retriesCase) test(t *testing.T) {
+	f := newFakeFleet(t)
+	f.own("a", "q")
+	a := f.pairs["a"]
+	a.mu.Lock()
+	a.delay = time.Millisecond // the client sends further frames in the meantime
+	a.mu.Unlock()
+	stream, requests, refused := 1, 0, 0
+	a.setEndStream(func(r *pb.PublishStreamRequest) error {
+		if stream > o.streams {
+			return nil
+		}
+		requests++
+		switch {
+		case stream == 1 || requests == o.end:
+			go f.own("a", "q")
+			stream, requests = stream+1, 0
+			return status.Error(codes.Unavailable, "gone")
+		case requests == 1:
+			require.Equal(t, "q", r.GetPublish().GetQueue())
+			require.Equal(t, stream == 2, r.GetPublish().GetProducer().GetRetry())
+			f.mu.Lock()
+			f.owners["q"] = fakeOwner{"b", f.owners["q"].epoch + 1}
+			f.mu.Unlock()
+			refused++
+		}
+		return nil
+	})
+	p, err := f.client(client.Options{}).NewProducer(t.Context(), client.ProducerOptions{BatchMessages: 1, Window: 8})
+	require.NoError(t, err)
+	for i := range 20 {
+		p.PublishAsync(t.Context(), "q", message("%02d", i))
+		if i+1 == o.first {
+			pause(2 * time.Millisecond)
+		}
+		if i >= o.first {
+			p.PublishAsync(t.Context(), "other", message("%02d", i))
+		}
+	}
+	require.NoError(t, p.Flush(soon(t)))
+	require.Equal(t, o.streams-1, refused)
+	require.Equal(t, numbered(0, 20), a.bodies("q"))
+	require.Equal(t, numbered(o.first, 20), a.bodies("other"))
+	require.Empty(t, f.pairs["b"].bodies("q"))
+}
+
+func numbered(from, to int) (out []string) {
+	for i := from; i < to; i++ {
+		out = append(out, fmt.Sprintf("%02d", i))
+	}
+	return out
+}
+
 // The first attempt of a publish has no response, and the pair refuses the retry with NOT_OWNER. Unless the refusal is
 // settled, the publish is not sent to the owner, because it may be committed at the first pair.
 func TestFleetRefusedRetry(t *testing.T) {

@@ -24,8 +24,9 @@ type pipeline struct {
 	pending fifo[*Pending] // not yet in a request
 	count   int            // messages in pending that are not withdrawn
 	bytes   int            // size of these messages
-	// ordered by sequence: requests sent on the current stream, then requests to be sent again
+	// in the order of sending: requests sent on the current stream, then requests to be sent again
 	inFlight fifo[*request]
+	reserved reservation // of refused requests that can return to inFlight
 	// unanswered is the number of messages in inFlight.
 	unanswered int
 	sent       int            // number of inFlight requests sent on the current stream

@@ -140,30 +140,10 @@ func (pl *pipeline) takeBack(s *pb.Submitted) {
 			pl.bytes += r.bytes
 		}
 	}
-	pl.takeRefused()
-	pl.producer.completeMoves(pl)
-}
-
-// takeRefused moves the publishes that the stream has certainly refused, although it has ended without these responses,
-// to their routes: after it has refused a request because of the owner of its queue, a node refuses all later requests
-// for the queue on the same stream. If they were sent again, a node to which the queue has returned would execute them
-// before the refused request. mu is held.
-func (pl *pipeline) takeRefused() {
-	sent := pl.sent
-	for i := range pl.inFlight.len() {
-		r := pl.inFlight.pop()
-		rt := r.entries[0].route
-		if i >= sent || r.repeated || rt == nil || !rt.moving || rt.pl != pl {
-			pl.inFlight.push(r)
-			continue
-		}
-		pl.sent--
-		pl.unanswered -= r.messages
-		for _, e := range r.entries {
-			e.taken = false
-			rt.refused.push(e)
-		}
+	for rt, first := range pl.takeRefused() {
+		pl.returnRefused(rt, first)
 	}
+	pl.producer.completeMoves(pl)
 }
 
 func (pl *pipeline) waitForWork(ctx context.Context) bool {
@@ -282,11 +262,12 @@ func (pl *pipeline) nextRequest(messages, bytes int) *request {
 		return r
 	}
 	pl.dropWithdrawn()
-	if pl.pending.len() == 0 || pl.inFlight.len() >= pl.opts.Window {
+	if pl.pending.len() == 0 || pl.inFlight.len()+pl.reserved.requests >= pl.opts.Window {
 		return nil
 	}
 	first := *pl.pending.at(0)
-	if pl.unanswered > 0 && pl.unanswered+max(int(first.count), pl.opts.BatchMessages) > maxUnanswered {
+	if outstanding := pl.unanswered + pl.reserved.messages; outstanding > 0 &&
+		outstanding+max(int(first.count), pl.opts.BatchMessages) > maxUnanswered {
 		return nil
 	}
 	switch {
@@ -446,11 +427,16 @@ func (pl *pipeline) finish(r *request, done *pb.PublishResponse, refused *Error,
 
 // renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
 // many others are active. A node rejects all requests of an unknown producer, so no request in flight was committed.
-// renew returns false if the application set the ID, or if the oldest request in flight is a retry and may have been
-// committed. mu is held.
+// renew returns false if the application set the ID, or if a request in flight is a retry and may have been committed.
+// mu is held.
 func (pl *pipeline) renew() bool {
-	if pl.opts.ID != "" || (*pl.inFlight.at(0)).repeated {
+	if pl.opts.ID != "" {
 		return false
+	}
+	for i := range pl.inFlight.len() {
+		if (*pl.inFlight.at(i)).repeated {
+			return false
+		}
 	}
 	pl.id, pl.next = uuid.NewString(), 1
 	for i := range pl.inFlight.len() {

@@ -27,6 +27,7 @@ type route struct {
 	last       *Error // last refusal by a node without the directory; nil after a response of another kind
 	refused    fifo[*Pending]
 	queued     fifo[*Pending] // entries that follow all requests in flight
+	reserved   reservation    // part of pl.reserved
 }
 
 func (p *Producer) addRoute(queue string, pl *pipeline) *route {
@@ -120,6 +121,9 @@ func (p *Producer) redirect(pl *pipeline, r *request, e *Error) *Error {
 		refused.taken = false
 		rt.refused.push(refused)
 	}
+	if pl.carries(r.queue) {
+		pl.reserve(rt, r)
+	}
 	p.completeMove(rt, pl)
 	return nil
 }
@@ -164,6 +168,7 @@ func (p *Producer) completeMove(rt *route, from *pipeline) {
 	if rt.pl != from || rt.timer != nil || p.closed || from.carries(rt.queue()) {
 		return
 	}
+	from.release(rt)
 	if rt.partitions > 0 {
 		p.divideAll(rt, rt.queue())
 		return
@@ -201,16 +206,7 @@ func (p *Producer) transfer(rt *route) {
 }
 
 // take removes the waiting entries of a route and returns them in their order, without withdrawn entries.
-func (rt *route) take() (entries []*Pending) {
-	for _, waiting := range []*fifo[*Pending]{&rt.refused, &rt.queued} {
-		for waiting.len() > 0 {
-			if e := waiting.pop(); !e.withdrawn {
-				entries = append(entries, e)
-			}
-		}
-	}
-	return entries
-}
+func (rt *route) take() []*Pending { return append(live(&rt.refused), live(&rt.queued)...) }
 
 // failQueued completes the publishes that wait in routes with err, after the pipelines have ended.
 func (p *Producer) failQueued(err error) {

@@ -41,8 +41,8 @@ var insertions = []insertion{
 		`r.sequence <= s.GetThrough() || r.repeated && !mutate.Off("INV-10-unknown-outcome-ends-with-stream") {`,
 	},
 	{
-		"client/producer_stream.go", `pl.opts.ID != "" || (*pl.inFlight.at(0)).repeated {`,
-		`pl.opts.ID != "" || (*pl.inFlight.at(0)).repeated && !mutate.Off("INV-10-producer-restarts-with-unknown-outcome") {`,
+		"client/producer_stream.go", `(*pl.inFlight.at(i)).repeated {`,
+		`(*pl.inFlight.at(i)).repeated && !mutate.Off("INV-10-producer-restarts-with-unknown-outcome") {`,
 	},
 	{
 		"client/txn.go", "	if t.identity.OutcomeUnknown() || t.ended {\n",
