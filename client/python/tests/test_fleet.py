@@ -171,6 +171,30 @@ async def test_order_after_queue_returns() -> None:
         assert bodies(a.seen[1], "other") == [b"3"]
 
 
+@pytest.mark.parametrize("unanswered", [2, 3])
+async def test_order_after_queue_returns_during_retries(unanswered: int) -> None:
+    """The pair refuses the first of several retries. The stream breaks again, and the queue returns to the pair."""
+    async with Node() as a, Node() as b, steady_client([a.address]) as client:
+
+        async def breaks(requests: Requests, context: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+            first, *_ = [await anext(requests) for _ in range(3)]
+            yield moved(first, owned("q", "b", b))
+            await abort(context, grpc.StatusCode.UNAVAILABLE, "OUTCOME_UNKNOWN")
+
+        a.streams = [takes(unanswered), breaks, stores]
+        async with client.producer(batch_messages=1, window=6) as p:
+            futures = [await p.send("q", str(i)) for i in range(unanswered)]
+            await until(lambda: len(a.seen) == 1 and len(a.seen[0]) == unanswered)
+            futures += [await p.send(("q", "other")[i > 3], str(i)) for i in range(unanswered, 6)]
+            receipts = await asyncio.wait_for(asyncio.gather(*futures), BOUND)
+        assert bodies(a.seen[2], "q") == [b"0", b"1", b"2", b"3"]
+        sent = [r.publish.producer for r in a.seen[2] if r.publish.queue == "q"]
+        assert [w.retry for w in sent[:3]] == [False, True, True]
+        assert sent[0].sequence > sent[2].sequence > sent[1].sequence == 2
+        assert [r.address for r in receipts] == [a.address] * 6
+        assert b.seen == []
+
+
 async def test_own_identity_at_each_pair() -> None:
     """An application's producer ID fences other producers at each pair. Each pair has separate sequences."""
     async with Node() as a, Node() as b, steady_client([a.address]) as client:

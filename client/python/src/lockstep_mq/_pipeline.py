@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -60,6 +60,8 @@ class Lane:
         "queue",
         "redirects",
         "refused",
+        "reserved",
+        "reserved_messages",
         "timer",
         "to",
         "wait",
@@ -81,6 +83,7 @@ class Lane:
         self.error: errors.LockstepError | None = None  # the publishes must fail
         self.timer: asyncio.TimerHandle | None = None
         self.partitions = 0  # not 0: the publishes must be sent to the partitions
+        self.reserved = self.reserved_messages = 0  # refused requests, while later ones are in flight
 
     def hold(self, asked: int, pending: deque[Entry]) -> None:
         """Hold the publishes."""
@@ -112,6 +115,14 @@ class Lane:
         self.later.clear()
         self.held = False
         return entries
+
+    def cancel(self) -> tuple[list[Entry], list[Entry]]:
+        """Hold the publishes no longer; return the refused and the later ones."""
+        refused, later = list(self.refused), list(self.later)
+        self.release()
+        self.asked, self.to, self.wait, self.error, self.partitions = 0, self.at.pair, False, None, 0
+        self.redirects = self.backoff = None
+        return refused, later
 
     def withdraw(self, entry: Entry) -> None:
         """Remove a publish that is not in a request."""
@@ -178,8 +189,9 @@ class Pipeline:
         self._next = 1
         self._pending: deque[Entry] = deque()  # not yet in a request
         self._pending_messages = self._pending_bytes = 0
-        self._in_flight: deque[Request] = deque()  # by sequence: first those sent on this stream, then those to be sent
+        self._in_flight: deque[Request] = deque()  # in the order of sending: first those sent on this stream
         self._unanswered = 0  # messages in flight
+        self._reserved = self._reserved_messages = 0  # refused requests that can return to in_flight
         self._on_stream = 0  # number of requests sent on this stream
         self._frames = 0  # frames of the stream with outstanding requests
         self._greeted = False  # the current stream delivered a response
@@ -294,10 +306,11 @@ class Pipeline:
             r.repeated, r.sent, r.last = r.sent, True, False
             self._on_stream += 1
             return r
-        if not self._pending or len(self._in_flight) >= self._window:
+        if not self._pending or len(self._in_flight) + self._reserved >= self._window:
             return None
         first = self._pending[0]
-        if self._in_flight and self._unanswered + max(first.count, self._batch_messages) > _MAX_UNANSWERED:
+        outstanding = self._unanswered + self._reserved_messages
+        if outstanding and outstanding + max(first.count, self._batch_messages) > _MAX_UNANSWERED:
             return None
         if count:
             if not self._fits(count + first.count, size + first.bytes):
@@ -421,7 +434,7 @@ class Pipeline:
 
     def _renew(self) -> bool:
         """Assign a new identity after a node evicted this one, unless the outcome of a request is unknown."""
-        if self._own_id or self._in_flight[0].repeated:
+        if self._own_id or any(r.repeated for r in self._in_flight):
             return False
         self._id, self._next = str(uuid.uuid4()), 1
         for r in self._in_flight:
@@ -470,22 +483,79 @@ class Pipeline:
         After it has refused a request because of the owner of its queue, a node refuses all later requests for the
         queue on the same stream. If they were sent again, a node to which the queue has returned would execute them
         before the refused request.
+
+        An earlier stream may have executed repeated requests. They remain in flight, with all later requests for their
+        queue.
         """
         kept: deque[Request] = deque()
+        first: dict[Lane, Request] = {}  # of the held lanes, the first request that remains in flight
         lanes: list[Lane] = []
         for i, r in enumerate(self._in_flight):
-            if i >= self._on_stream or r.repeated or not r.lane.held or r.lane.at is not self:
+            if not r.lane.held or r.lane.at is not self:
                 kept.append(r)
-                continue
-            self._unanswered -= r.count
-            for e in r.entries:
-                e.taken = False
-            r.lane.refused.extend(r.entries)
-            lanes.append(r.lane)
+            elif i >= self._on_stream or r.repeated or r.lane in first:
+                kept.append(r)
+                first.setdefault(r.lane, r)
+            else:
+                self._unanswered -= r.count
+                for e in r.entries:
+                    e.taken = False
+                r.lane.refused.extend(r.entries)
+                lanes.append(r.lane)
         self._in_flight = kept
         self._on_stream -= len(lanes)
         for lane in lanes:
             self._producer._left(lane)
+        for lane, request in first.items():
+            self._return_refused(lane, request)
+
+    def _return_refused(self, lane: Lane, first: Request) -> None:
+        """Continue with a held lane after the stream has ended with requests of the lane in flight.
+
+        The outcome of these requests is unknown, so they are retried at this pair, which may own the queue again. The
+        refused publishes are sent before `first`, the first of these requests.
+        """
+        self._free(lane)
+        refused, later = lane.cancel()
+        self._pending.extendleft(reversed(refused))
+        self._count(refused)
+        again: list[Request] = []
+        on_stream = self._on_stream
+        while sum(len(r.entries) for r in again) < len(refused):
+            r = self._form(0, 0)
+            self._in_flight.pop()
+            r.sent = False
+            again.append(r)
+        self._on_stream = on_stream
+        at = self._in_flight.index(first)
+        for r in reversed(again):
+            self._in_flight.insert(at, r)
+        self._pending.extend(later)
+        self._count(later)
+
+    def _count(self, added: Iterable[Entry]) -> None:
+        """Count publishes that were added to pending."""
+        for e in added:
+            self._pending_messages += e.count
+            self._pending_bytes += e.bytes
+
+    def reserve(self, r: Request) -> None:
+        """Reserve space in the window for a refused request while later requests of its lane are in flight."""
+        r.lane.reserved += 1
+        r.lane.reserved_messages += r.count
+        self._reserved += 1
+        self._reserved_messages += r.count
+
+    def _free(self, lane: Lane) -> None:
+        """Release the reservations of a lane."""
+        self._reserved -= lane.reserved
+        self._reserved_messages -= lane.reserved_messages
+        lane.reserved = lane.reserved_messages = 0
+
+    def left(self, lane: Lane) -> None:
+        """Record that all requests of a held lane have left the pipeline."""
+        self._free(lane)
+        self._wake.set()
 
     def _split(self, through: int | None) -> bool:
         """Take back unsubmitted requests; the next publishes to the queue of the first one are sent one by one."""

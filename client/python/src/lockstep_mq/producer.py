@@ -303,6 +303,8 @@ class Producer:
         else:
             lane.asked -= 1
         lane.refuse(self._caller.fleet, r, f)
+        if lane.asked:
+            at.reserve(r)
         self._resume(lane)
 
     def _left(self, lane: Lane) -> None:
@@ -312,7 +314,10 @@ class Producer:
 
     def _resume(self, lane: Lane) -> None:
         """Send the publishes of a held lane if its pipeline has received all responses."""
-        if lane.asked or self._closed or not lane.open:
+        if lane.asked:
+            return
+        lane.at.left(lane)
+        if self._closed or not lane.open:
             return
         if lane.wait and lane.backoff is not None:
             lane.timer = self._loop.call_later(lane.backoff.next(), self._release, lane)
