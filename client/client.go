@@ -23,6 +23,7 @@ type Client struct {
 	// partitions are the known partitioned queues.
 	partitions partitions
 	stop       context.CancelFunc
+	start      func(*locator) // starts the goroutine of a locator
 	joined     sync.WaitGroup // goroutines of the locators, producers and consumers
 	producer   *Producer      // used by Publish
 
@@ -57,10 +58,9 @@ func OpenWith(ctx context.Context, o Options) (*Client, error) {
 	// The client outlives this call: only Close stops the background goroutines.
 	background, stop := context.WithCancel(context.WithoutCancel(ctx))
 	c := &Client{opts: o, locator: loc, stop: stop, open: make(map[stopper]struct{})}
-	c.owners = newOwners(&pairConn{locator: loc}, func(addresses []string) (*pairConn, error) {
-		return c.openPair(background, addresses)
-	})
-	c.joined.Go(func() { loc.run(background) })
+	c.start = func(l *locator) { c.joined.Go(func() { l.run(background) }) }
+	c.owners = newOwners(&pairConn{locator: loc}, c.openPair)
+	c.start(loc)
 	c.producer, err = c.newProducer(background, ProducerOptions{})
 	if err != nil {
 		return nil, errors.Join(err, c.Close())

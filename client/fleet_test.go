@@ -574,6 +574,53 @@ func testFleetAdmin(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrRefused)
 }
 
+// A direct request to a node of another pair does not make this node a node of the home pair.
+func TestFleetNodeOfAnotherPair(t *testing.T) { synctest.Test(t, testFleetNodeOfAnotherPair) }
+
+func testFleetNodeOfAnotherPair(t *testing.T) {
+	f := newFakeFleet(t)
+	f.own("b", "qb")
+	a, b := f.pairs["a"], f.pairs["b"]
+	b.takeOver(0) // a higher term than that of pair a
+	c := f.client(client.Options{})
+	adm := admin.New(c)
+	status := func(address string) pb.Role {
+		n, err := adm.Node(address)
+		require.NoError(t, err)
+		require.Equal(t, address, n.Address())
+		st, err := n.Status(soon(t))
+		require.NoError(t, err)
+		return st.GetRole()
+	}
+	require.Equal(t, pb.Role_ROLE_ACTIVE, status(b.addrs[0]))
+	require.Equal(t, pb.Role_ROLE_STANDBY, status(b.addrs[1]))
+	require.Equal(t, pb.Role_ROLE_STANDBY, status(a.addrs[1]))
+	pause(time.Minute)
+	require.ElementsMatch(t, a.addrs, adm.Addresses())
+	a.setRole(0, pb.Role_ROLE_STANDBY)
+	synctest.Wait()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	_, err := c.WaitActive(ctx)
+	require.ErrorIs(t, err, context.DeadlineExceeded)
+	a.setRole(0, pb.Role_ROLE_ACTIVE)
+
+	r, err := c.Publish(soon(t), "qa", message("x"))
+	require.NoError(t, err)
+	require.Equal(t, a.addrs[0], r.Address)
+	r, err = c.Publish(soon(t), "qb", message("x"))
+	require.NoError(t, err)
+	require.Equal(t, b.addrs[0], r.Address)
+	require.Equal(t, pb.Role_ROLE_STANDBY, status(b.addrs[1]), "after the client uses the pair")
+	_, err = adm.Node("invalid")
+	require.ErrorIs(t, err, client.ErrInvalid)
+	require.NoError(t, c.Close())
+	for _, address := range []string{a.addrs[0], b.addrs[0], f.pairs["c"].addrs[0]} {
+		_, err = adm.Node(address)
+		require.ErrorIs(t, err, client.ErrClosed)
+	}
+}
+
 // A transaction is sent to the owner under an identity of that pair. A transaction over queues of two pairs is refused.
 func TestFleetTransaction(t *testing.T) { synctest.Test(t, testFleetTransaction) }
 

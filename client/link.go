@@ -66,7 +66,7 @@ func (l conns) Active(ctx context.Context, op string) (link.Node, error) {
 }
 
 func (l conns) Node(address string) (link.Node, error) {
-	n, err := l.c.locator.node(address)
+	n, err := l.c.node(address)
 	if err != nil {
 		return nil, err
 	}

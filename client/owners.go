@@ -3,7 +3,6 @@
 package client
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -20,6 +19,8 @@ const (
 	maxOwners = 10_000
 	// maxPairs limits the pairs of a fleet that a client connects to.
 	maxPairs = 1024
+	// maxSingleNodes limits the nodes that a client sends direct requests to and that belong to none of its pairs.
+	maxSingleNodes = 1024
 )
 
 // pairConn is the part of a client that belongs to one pair: its connections and its producer identities.
@@ -57,6 +58,7 @@ type owners struct {
 	mu      sync.Mutex           // guards the fields below
 	entries map[string]owner     // by queue, and by xidKey
 	pairs   map[string]*pairConn // by name of the pair
+	single  map[string]*locator  // nodes that are used only for direct requests, by address
 }
 
 type owner struct {
@@ -171,10 +173,13 @@ func (o *owners) prepared(xid string, pair *pairConn) {
 	o.put(xidKey(xid), owner{pair: pair})
 }
 
-// close closes the connections to the pairs other than the home pair.
+// close closes the connections to the pairs other than the home pair, and to single nodes.
 func (o *owners) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	for _, l := range o.single {
+		l.close()
+	}
 	for _, pair := range o.pairs {
 		if pair != o.home {
 			pair.locator.close()
@@ -182,8 +187,63 @@ func (o *owners) close() {
 	}
 }
 
+// node returns the node with the given address, of the pairs that the client uses. Any other node may belong to a pair
+// that the client does not use: it is returned with a separate connection, and does not become a node of a pair.
+func (c *Client) node(address string) (*node, error) {
+	o := c.owners
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, l := range o.locators() {
+		if l.hasAny([]string{address}) {
+			return l.node(address)
+		}
+	}
+	if err := checkAddress(address); err != nil {
+		return nil, err
+	}
+	if len(o.single) >= maxSingleNodes {
+		return nil, fmt.Errorf("%w: more than %d nodes that are not part of the pair", ErrLimit, maxSingleNodes)
+	}
+	opts := c.opts
+	opts.Addresses, opts.FixedAddresses = []string{address}, true
+	opts.RetryMax = max(opts.RetryMax, opts.ProbeInterval) // other nodes may be active
+	l, err := newLocator(opts)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.runLocator(l); err != nil {
+		return nil, err
+	}
+	if o.single == nil {
+		o.single = make(map[string]*locator)
+	}
+	o.single[address] = l
+	return l.node(address)
+}
+
+// locators returns all locators, that of the home pair first. mu is held.
+func (o *owners) locators() []*locator {
+	list := []*locator{o.home.locator}
+	for _, pair := range o.pairs {
+		list = append(list, pair.locator)
+	}
+	return slices.AppendSeq(list, maps.Values(o.single))
+}
+
+// runLocator starts a locator, or closes it if the client is closed.
+func (c *Client) runLocator(l *locator) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed {
+		l.close()
+		return ErrClosed
+	}
+	c.start(l)
+	return nil
+}
+
 // openPair connects to another pair, with the options of the client.
-func (c *Client) openPair(ctx context.Context, addresses []string) (*pairConn, error) {
+func (c *Client) openPair(addresses []string) (*pairConn, error) {
 	o := c.opts
 	o.Addresses = nil
 	loc, err := newLocator(o)
@@ -199,13 +259,9 @@ func (c *Client) openPair(ctx context.Context, addresses []string) (*pairConn, e
 	if loc.isEmpty() {
 		return nil, err
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.closed {
-		loc.close()
-		return nil, ErrClosed
+	if err := c.runLocator(loc); err != nil {
+		return nil, err
 	}
-	c.joined.Go(func() { loc.run(ctx) })
 	return &pairConn{locator: loc}, nil
 }
 

@@ -24,8 +24,10 @@ type Node struct {
 	node link.Node
 }
 
-// Node returns the node with the given address, host:port, which need not be in Options.Addresses. Errors:
-// [client.ErrInvalid], [client.ErrClosed].
+// Node returns the node with the given address, host:port, which need not be in Options.Addresses. It can belong to
+// another pair: a node that the client does not know receives only the requests of the returned Node, and its address
+// is not added to [Client.Addresses]. The connection exists until the client is closed. Errors: [client.ErrInvalid],
+// [client.ErrLimit] for more than 1024 such nodes, [client.ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
 	n, err := c.conns.Node(address)
 	if err != nil {
@@ -34,7 +36,8 @@ func (c *Client) Node(address string) (*Node, error) {
 	return &Node{node: n}, nil
 }
 
-// Addresses returns all known addresses: first the addresses in Options, then the addresses learned from nodes.
+// Addresses returns all known addresses of the home pair: first the addresses in Options, then the addresses learned
+// from nodes.
 func (c *Client) Addresses() []string {
 	return c.conns.Addresses()
 }
