@@ -122,6 +122,13 @@ class Request:
         self._caller: Caller | None = None
         self._sent: tuple[str, bytes] | None = None  # the last call, while its outcome is unknown
         self._busy = self._done = False
+        self._parts: list[Request] = []  # of the partitions of a partitioned queue
+
+    def _of_partitions(self, count: int) -> list[Request]:
+        """Return the requests for the partitions of a queue."""
+        if len(self._parts) != count:
+            self._parts = [Request() for _ in range(count)]
+        return self._parts
 
     @contextlib.contextmanager
     def _made(self, caller: Caller, op: str, method: str, raw: bytes) -> Iterator[None]:

@@ -99,7 +99,7 @@ class Failure(Exception):
             settled=self.settled,
         )
         if self.partitioned is not None:
-            refusal.partitions = self.partitioned.count
+            refusal.partitions, refusal.partitioned_queue = self.partitioned.count, self.partitioned.queue
         if not unknown or self.settled:
             return refusal
         if self.outcome_lost:

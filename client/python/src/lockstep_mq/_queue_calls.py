@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from google.protobuf.field_mask_pb2 import FieldMask
 
-from lockstep_mq import _rpc, errors, message, queues
-from lockstep_mq._calls import Caller, Request
+from lockstep_mq import errors, message, queues
+from lockstep_mq._calls import Request
 from lockstep_mq._partition import MAX_PARTITIONS, MIN_PARTITIONS, partition_name
+from lockstep_mq._partition_calls import Part, PartitionCalls
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.queue_config import QueueConfig
 from lockstep_mq.queues import (
@@ -27,33 +28,13 @@ from lockstep_mq.queues import (
     Subscription,
 )
 
-if TYPE_CHECKING:
-    from typing import TypeVar
 
-    from google.protobuf.message import Message
+class QueueCalls(PartitionCalls):
+    """Calls for queues and subscriptions. A Request makes a call that changes state idempotent.
 
-    Resp = TypeVar("Resp", bound=Message)
-
-
-class QueueCalls:
-    """Calls for queues and subscriptions. A Request makes a call that changes state idempotent."""
-
-    def __init__(self, caller: Caller) -> None:
-        self._caller = caller
-
-    async def _change(
-        self,
-        op: str,
-        method: str,
-        request: Message,
-        response: type[Resp],
-        under: Request | None,
-        timeout: float | None,
-    ) -> Resp:
-        return await self._caller.change(op, _rpc.QUEUE + method, request, response, timeout=timeout, under=under)
-
-    async def _ask(self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None) -> Resp:
-        return await self._caller.ask(op, _rpc.QUEUE + method, request, response, timeout)
+    Except for lists and the history, calls for a partitioned queue apply to its partitions, one after the other. If
+    such a call raises an error, repeat it. The timeout applies to each partition.
+    """
 
     async def create_queue(
         self,
@@ -81,10 +62,10 @@ class QueueCalls:
             explicit: Names of options that are set to 0 on the queue itself, so that no policy applies to them.
             placement_group: In a fleet, the queue is created at the pair of the other queues of this group, or else of
                 the queue with this name. By default, the text between the first { and the next } in the name, if any.
-            partitions: If not 0, create a partitioned queue with 2 to 64 partitions, and return the first one. Limits
-                in config apply to each partition. If config.dead_letter or placement_group is a queue with the same
-                number of partitions, each partition has or follows the partition with the same index. If a call fails,
-                another call creates the missing partitions. A request is not allowed.
+            partitions: If not 0, create a partitioned queue with 2 to 64 partitions. Limits in config apply to each
+                partition. If config.dead_letter or placement_group is a queue with the same number of partitions, each
+                partition has or follows the partition with the same index. If a call fails, another call creates the
+                missing partitions.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
@@ -126,42 +107,29 @@ class QueueCalls:
     ) -> Queue:
         if not MIN_PARTITIONS <= count <= MAX_PARTITIONS:
             raise errors.InvalidRequest(f"{count} partitions, must be {MIN_PARTITIONS} to {MAX_PARTITIONS}")
-        if request is not None:
-            raise errors.InvalidRequest("a request cannot be used with partitions")
-        dead_letters = await self._has_partitions(config.dead_letter, count, timeout)
+        dead_letters = bool(config.dead_letter) and await self._partitions(config.dead_letter, timeout) == count
         if not group and dead_letters:
             group = config.dead_letter
-        groups = await self._has_partitions(group, count, timeout)
-        created: list[queue_pb2.CreateQueueResponse] = []
-        for i in range(count):
-            one = replace(config, dead_letter=partition_name(config.dead_letter, i, count)) if dead_letters else config
-            created.append(
-                await self._create(
-                    partition_name(name, i, count),
-                    one,
-                    if_not_exists=True,
-                    placement_group=partition_name(group, i, count) if groups else group,
-                    timeout=timeout,
-                    **options,
-                )
-            )
-        if not if_not_exists and not any(c.created for c in created):
-            raise errors.AlreadyExists(f"create queue {name}: the queue exists", reason="QUEUE_EXISTS")
-        return queues.decode_queue(created[0].queue)
+        groups = bool(group) and await self._partitions(group, timeout) == count
 
-    async def _has_partitions(self, queue: str, count: int, timeout: float | None) -> bool:
-        """Return whether a queue has the given number of partitions."""
-        if not queue:
-            return False
-        try:
-            await self.get_queue(queue, timeout=timeout)
-        except errors.QueueNotFound:
-            return False
-        except errors.LockstepError as err:
-            if not err.partitions:
-                raise
-            return err.partitions == count
-        return False
+        async def create(part: Part, under: Request | None) -> queue_pb2.CreateQueueResponse:
+            dead_letter = partition_name(config.dead_letter, part.index, count) if dead_letters else config.dead_letter
+            return await self._create(
+                part.name,
+                replace(config, dead_letter=dead_letter),
+                if_not_exists=True,
+                placement_group=partition_name(group, part.index, count) if groups else group,
+                request=under,
+                timeout=timeout,
+                **options,
+            )
+
+        created = await self._each_of(name, count, create, request)
+        if not if_not_exists and len(created) == count and not any(c.created for c in created):
+            raise errors.AlreadyExists(f"create queue {name}: the queue exists", reason="QUEUE_EXISTS")
+        if not created:  # a retry: all calls had succeeded
+            return await self._existing(name, count, timeout)
+        return queues.total(name, [queues.decode_queue(c.queue) for c in created])
 
     async def _create(
         self,
@@ -216,30 +184,62 @@ class QueueCalls:
             update_mask=FieldMask(paths=list(change)),
             reset_fields=list(reset),
         )
-        response = await self._change(
-            f"alter queue {name}", "AlterQueue", asked, queue_pb2.AlterQueueResponse, request, timeout
-        )
-        return queues.decode_queue(response.queue)
+
+        async def alter(part: Part, under: Request | None) -> Queue:
+            one = queue_pb2.AlterQueueRequest()
+            one.CopyFrom(asked)
+            one.name = part.name
+            one.config.dead_letter = await self._part_of(part, config.dead_letter, timeout)
+            response = await self._change(
+                f"alter queue {part.name}", "AlterQueue", one, queue_pb2.AlterQueueResponse, under, timeout
+            )
+            return queues.decode_queue(response.queue)
+
+        return await self._change_queue(name, alter, request, timeout)
 
     async def delete_queue(
         self, name: str, *, if_empty: bool = False, request: Request | None = None, timeout: float | None = None
     ) -> int:
-        """Delete a queue with its messages, and return the number of messages."""
-        asked = queue_pb2.DeleteQueueRequest(name=name, if_empty=if_empty)
-        response = await self._change(
-            f"delete queue {name}", "DeleteQueue", asked, queue_pb2.DeleteQueueResponse, request, timeout
-        )
-        return response.messages
+        """Delete a queue with its messages, and return the number of messages.
+
+        With if_empty, the call raises an error if the queue contains messages. The partitions of a queue are then
+        deleted only if all of them are empty.
+        """
+
+        async def delete(part: Part, under: Request | None) -> int:
+            asked = queue_pb2.DeleteQueueRequest(name=part.name, if_empty=if_empty)
+            op = f"delete queue {part.name}"
+            try:
+                response = await self._change(op, "DeleteQueue", asked, queue_pb2.DeleteQueueResponse, under, timeout)
+            except errors.QueueNotFound:
+                if part.count:
+                    return 0  # an earlier call has deleted it
+                raise
+            return response.messages
+
+        try:
+            return await delete(Part(name), request)
+        except errors.LockstepError as err:
+            if err.partitioned_queue != name:
+                raise
+            count = err.partitions
+        if if_empty and (await self._existing(name, count, timeout)).messages:
+            raise errors.NotEmpty(f"delete queue {name}: the queue contains messages", reason="QUEUE_NOT_EMPTY")
+        return sum(await self._each_of(name, count, delete, request))
 
     async def purge_queue(
         self, name: str, subscription: str = "", *, request: Request | None = None, timeout: float | None = None
     ) -> int:
         """Acknowledge all messages of a subscription (if empty, of all subscriptions), and return their number."""
-        asked = queue_pb2.PurgeQueueRequest(name=name, subscription=subscription)
-        response = await self._change(
-            f"purge {name}", "PurgeQueue", asked, queue_pb2.PurgeQueueResponse, request, timeout
-        )
-        return response.messages
+
+        async def purge(part: Part, under: Request | None) -> int:
+            asked = queue_pb2.PurgeQueueRequest(name=part.name, subscription=subscription)
+            response = await self._change(
+                f"purge {part.name}", "PurgeQueue", asked, queue_pb2.PurgeQueueResponse, under, timeout
+            )
+            return response.messages
+
+        return sum((await self._each(name, purge, request, timeout))[0])
 
     async def set_forwards(
         self,
@@ -253,11 +253,16 @@ class QueueCalls:
 
         Stored messages are not affected.
         """
-        asked = queue_pb2.SetForwardsRequest(queue=queue, forwards=[queues.encode_forward(f) for f in forwards])
-        response = await self._change(
-            f"forward {queue}", "SetForwards", asked, queue_pb2.SetForwardsResponse, request, timeout
-        )
-        return queues.decode_queue(response.queue)
+        encoded = [queues.encode_forward(f) for f in forwards]
+
+        async def forward(part: Part, under: Request | None) -> Queue:
+            asked = queue_pb2.SetForwardsRequest(queue=part.name, forwards=encoded)
+            response = await self._change(
+                f"forward {part.name}", "SetForwards", asked, queue_pb2.SetForwardsResponse, under, timeout
+            )
+            return queues.decode_queue(response.queue)
+
+        return await self._change_queue(queue, forward, request, timeout)
 
     async def put_policy(
         self, policy: Policy, *, request: Request | None = None, timeout: float | None = None
@@ -305,13 +310,17 @@ class QueueCalls:
         If neither `publish` nor `deliver` is set, both are paused, or only delivery for a subscription. The pause
         survives failovers and restarts.
         """
-        asked = queue_pb2.PauseQueueRequest(
-            queue=name, subscription=subscription, publish=publish, deliver=deliver, reason=reason
-        )
-        response = await self._change(
-            f"pause queue {name}", "PauseQueue", asked, queue_pb2.PauseQueueResponse, request, timeout
-        )
-        return queues.decode_queue(response.queue)
+
+        async def pause(part: Part, under: Request | None) -> Queue:
+            asked = queue_pb2.PauseQueueRequest(
+                queue=part.name, subscription=subscription, publish=publish, deliver=deliver, reason=reason
+            )
+            response = await self._change(
+                f"pause queue {part.name}", "PauseQueue", asked, queue_pb2.PauseQueueResponse, under, timeout
+            )
+            return queues.decode_queue(response.queue)
+
+        return await self._change_queue(name, pause, request, timeout)
 
     async def resume_queue(
         self,
@@ -324,22 +333,27 @@ class QueueCalls:
         timeout: float | None = None,
     ) -> Queue:
         """End a pause, in whole or in part. Subscriptions that were paused separately stay paused."""
-        asked = queue_pb2.ResumeQueueRequest(queue=name, subscription=subscription, publish=publish, deliver=deliver)
-        response = await self._change(
-            f"resume queue {name}", "ResumeQueue", asked, queue_pb2.ResumeQueueResponse, request, timeout
-        )
-        return queues.decode_queue(response.queue)
+
+        async def resume(part: Part, under: Request | None) -> Queue:
+            asked = queue_pb2.ResumeQueueRequest(
+                queue=part.name, subscription=subscription, publish=publish, deliver=deliver
+            )
+            response = await self._change(
+                f"resume queue {part.name}", "ResumeQueue", asked, queue_pb2.ResumeQueueResponse, under, timeout
+            )
+            return queues.decode_queue(response.queue)
+
+        return await self._change_queue(name, resume, request, timeout)
 
     async def get_queue(self, name: str, *, timeout: float | None = None) -> Queue:
-        """Return a queue."""
-        response = await self._ask(
-            f"get queue {name}",
-            "GetQueue",
-            queue_pb2.GetQueueRequest(name=name),
-            queue_pb2.GetQueueResponse,
-            timeout,
-        )
-        return queues.decode_queue(response.queue)
+        """Return a queue. For a partitioned queue, return the sums of its existing partitions."""
+        try:
+            return await self._get(name, timeout)
+        except errors.LockstepError as err:
+            if err.partitioned_queue != name:
+                raise
+            count = err.partitions
+        return await self._existing(name, count, timeout)
 
     async def history(
         self, queue: str = "", period: timedelta = timedelta(hours=1), *, timeout: float | None = None
@@ -443,15 +457,17 @@ class QueueCalls:
             asked.start = queues.START[start]
         if redelivery is not None:
             asked.redelivery.CopyFrom(queues.encode_policy(redelivery)[0])
-        response = await self._change(
-            f"create subscription {queue}/{name}",
-            "CreateSubscription",
-            asked,
-            queue_pb2.CreateSubscriptionResponse,
-            request,
-            timeout,
-        )
-        return queues.decode_subscription(response.subscription)
+
+        async def create(part: Part, under: Request | None) -> Subscription:
+            one = queue_pb2.CreateSubscriptionRequest()
+            one.CopyFrom(asked)
+            one.queue = part.name
+            one.if_not_exists = asked.if_not_exists or part.count > 0  # completes an earlier call
+            op, response = f"create subscription {part.name}/{name}", queue_pb2.CreateSubscriptionResponse
+            created = await self._change(op, "CreateSubscription", one, response, under, timeout)
+            return queues.decode_subscription(created.subscription)
+
+        return await self._change_subscription(queue, name, create, request, timeout)
 
     async def alter_subscription(
         self,
@@ -485,28 +501,49 @@ class QueueCalls:
         asked = queue_pb2.AlterSubscriptionRequest(
             queue=queue, name=name, filter=filter or "", redelivery=policy, update_mask=FieldMask(paths=paths)
         )
-        response = await self._change(
-            f"alter subscription {queue}/{name}",
-            "AlterSubscription",
-            asked,
-            queue_pb2.AlterSubscriptionResponse,
-            request,
-            timeout,
-        )
-        return queues.decode_subscription(response.subscription)
+
+        async def alter(part: Part, under: Request | None) -> Subscription:
+            one = queue_pb2.AlterSubscriptionRequest()
+            one.CopyFrom(asked)
+            one.queue = part.name
+            if policy.dead_letter:
+                one.redelivery.dead_letter = await self._part_of(part, policy.dead_letter, timeout)
+            op, response = f"alter subscription {part.name}/{name}", queue_pb2.AlterSubscriptionResponse
+            altered = await self._change(op, "AlterSubscription", one, response, under, timeout)
+            return queues.decode_subscription(altered.subscription)
+
+        return await self._change_subscription(queue, name, alter, request, timeout)
+
+    async def _change_subscription(
+        self,
+        queue: str,
+        name: str,
+        call: Callable[[Part, Request | None], Awaitable[Subscription]],
+        under: Request | None,
+        timeout: float | None,
+    ) -> Subscription:
+        """Change a subscription of a queue or of each of its partitions, and return it."""
+        changed, partitioned = await self._each(queue, call, under, timeout)
+        if not partitioned:
+            return changed[0]
+        described = await self.get_queue(queue, timeout=timeout)
+        return next(s for s in described.subscriptions if s.name == name)
 
     async def delete_subscription(
         self, queue: str, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> None:
         """Delete a subscription, and the messages that all other subscriptions have acknowledged."""
-        await self._change(
-            f"delete subscription {queue}/{name}",
-            "DeleteSubscription",
-            queue_pb2.DeleteSubscriptionRequest(queue=queue, name=name),
-            queue_pb2.DeleteSubscriptionResponse,
-            request,
-            timeout,
-        )
+
+        async def delete(part: Part, under: Request | None) -> None:
+            asked = queue_pb2.DeleteSubscriptionRequest(queue=part.name, name=name)
+            op, response = f"delete subscription {part.name}/{name}", queue_pb2.DeleteSubscriptionResponse
+            try:
+                await self._change(op, "DeleteSubscription", asked, response, under, timeout)
+            except errors.SubscriptionNotFound:
+                if not part.count:
+                    raise  # otherwise, an earlier call has deleted it
+
+        await self._each(queue, delete, request, timeout)
 
     async def seek(
         self,
@@ -517,7 +554,9 @@ class QueueCalls:
         request: Request | None = None,
         timeout: float | None = None,
     ) -> int:
-        """Move a subscription, and return the sequence of its next message.
+        """Move a subscription, and return the sequence of its next message, or 0 for a partitioned queue.
+
+        A partitioned queue can be moved to a position or time; a sequence requires the name of a partition.
 
         Messages below the position are acknowledged. Stored messages from the position on are delivered, even if they
         were delivered before. Earlier deliveries to attached consumers count as answered.
@@ -536,12 +575,15 @@ class QueueCalls:
             asked.sequence = to
         else:
             asked.position = queues.START[to]
-        response = await self._change(
-            f"seek {queue}/{subscription}",
-            "SeekSubscription",
-            asked,
-            queue_pb2.SeekSubscriptionResponse,
-            request,
-            timeout,
-        )
-        return response.sequence
+
+        async def move(part: Part, under: Request | None) -> int:
+            one = queue_pb2.SeekSubscriptionRequest()
+            one.CopyFrom(asked)
+            one.queue = part.name
+            op, response = f"seek {part.name}/{subscription}", queue_pb2.SeekSubscriptionResponse
+            return (await self._change(op, "SeekSubscription", one, response, under, timeout)).sequence
+
+        if isinstance(to, int):  # sequences belong to a partition
+            return await move(Part(queue), request)
+        moved, partitioned = await self._each(queue, move, request, timeout)
+        return 0 if partitioned else moved[0]

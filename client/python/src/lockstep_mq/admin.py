@@ -12,6 +12,7 @@ from lockstep_mq import _rpc, connections, errors, message, queues
 from lockstep_mq._calls import Request
 from lockstep_mq._failure import Failure
 from lockstep_mq._locator import Node
+from lockstep_mq._partition_calls import Part
 from lockstep_mq._proto import admin_pb2, connection_pb2, queue_pb2
 from lockstep_mq._queue_calls import QueueCalls
 from lockstep_mq._schedule_calls import ScheduleCalls
@@ -82,11 +83,45 @@ class Admin(QueueCalls, ScheduleCalls):
             queue: The dead-letter queue.
             subscription: The subscription of that queue that the messages are moved from.
             to: The target queue; if empty, each dead letter is moved to its original queue, and other messages remain.
-            start: The first sequence to move; 0 is the oldest.
+            start: The first sequence to move; 0 is the oldest. Not allowed for a partitioned queue.
             limit: The maximum number of messages; 0 is no limit.
             filter: A CEL expression that messages must match, as in Client.browse().
             timeout: Seconds to wait for a node.
         """
+        moved = skipped = 0
+
+        async def replay(part: Part, _: Request | None) -> None:
+            nonlocal moved, skipped
+            if limit and moved >= limit:
+                return
+            one = await self._replay(
+                part.name,
+                subscription=subscription,
+                to=to,
+                start=start,
+                limit=max(limit - moved, 0),
+                filter=filter,
+                timeout=timeout,
+            )
+            moved, skipped = moved + one.moved, skipped + one.skipped
+
+        if start:  # sequences belong to a partition
+            await replay(Part(queue), None)
+        else:
+            await self._each(queue, replay, None, timeout)
+        return Moved(moved, skipped)
+
+    async def _replay(
+        self,
+        queue: str,
+        *,
+        subscription: str,
+        to: str,
+        start: int,
+        limit: int,
+        filter: str,  # noqa: A002 # the protocol's name
+        timeout: float | None,
+    ) -> Moved:
         progress, moved, skipped = SearchProgress(start=start), 0, 0
         while True:
             response = await self._caller.decide(

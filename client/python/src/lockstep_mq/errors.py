@@ -27,6 +27,7 @@ class LockstepError(Exception):
         code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of the client.
         address: Address of the node that responded, host:port; empty without a response.
         partitions: Number of partitions, if the reason is "QUEUE_PARTITIONED"; otherwise 0.
+        partitioned_queue: Name of the partitioned queue, if the reason is "QUEUE_PARTITIONED"; otherwise "".
         settled: The refusal is recorded in the log and applies to all attempts of the request.
         promise: Guarantee of the error class.
         what_to_do: Recommended action.
@@ -45,6 +46,7 @@ class LockstepError(Exception):
         self.address = address
         self.settled = settled
         self.partitions = 0
+        self.partitioned_queue = ""
 
     def __str__(self) -> str:
         text = f"{self.address}: {self.message}" if self.address else self.message

@@ -226,8 +226,31 @@ class Sources:
 
 
 @dataclass(frozen=True)
+class Partition:
+    """The queue of a partition.
+
+    Attributes:
+        name: Name of the queue, such as `orders#3/8`.
+        messages: As in Queue.
+        bytes: As in Queue.
+        subscriptions: As in Queue.
+        pause: As in Queue.
+    """
+
+    name: str
+    messages: int
+    bytes: int
+    subscriptions: tuple[Subscription, ...]
+    pause: Pause | None
+
+
+@dataclass(frozen=True)
 class Queue:
     """The current state of a queue.
+
+    For a partitioned queue, the numbers are the sums of its partitions, `id` and `next_sequence` are 0, and the options
+    are those of the first partition. Each subscription contains the sums of all partitions; `consumers` is the highest
+    number, because a consumer attaches to all partitions.
 
     Attributes:
         name: Name of the queue.
@@ -248,6 +271,7 @@ class Queue:
         duplicates: Number of messages discarded as duplicates.
         sources: Sources of the values in `config`. None if no policy applies and no option is explicitly 0: all of
             these values are then set on the queue itself.
+        partitions: Existing partitions of a partitioned queue; otherwise empty.
     """
 
     name: str
@@ -266,6 +290,7 @@ class Queue:
     message_ids: int = 0
     duplicates: int = 0
     sources: Sources | None = None
+    partitions: tuple[Partition, ...] = field(default=())
 
 
 @dataclass(frozen=True)
@@ -413,6 +438,41 @@ def decode_queue(q: types_pb2.Queue) -> Queue:
         message_ids=q.message_ids,
         duplicates=q.duplicates,
         sources=_decode_sources(q.sources) if q.HasField("sources") else None,
+    )
+
+
+def total(name: str, partitions: list[Queue]) -> Queue:
+    """Return the description of a partitioned queue. The list must not be empty."""
+    first = partitions[0]
+    subscriptions: dict[str, Subscription] = {}
+    for s in (s for q in partitions for s in q.subscriptions):
+        known = subscriptions.get(s.name)
+        if known is None:
+            subscriptions[s.name] = replace(s, floor=0, active_consumer=None)
+            continue
+        subscriptions[s.name] = replace(
+            known,
+            backlog=known.backlog + s.backlog,
+            in_flight=known.in_flight + s.in_flight,
+            consumers=max(known.consumers, s.consumers),
+            oldest_in_flight_age=max(known.oldest_in_flight_age, s.oldest_in_flight_age),
+        )
+    return replace(
+        first,
+        name=name,
+        id=0,
+        next_sequence=0,
+        config=replace(first.config, dead_letter=first.config.dead_letter.partition("#")[0]),
+        messages=sum(q.messages for q in partitions),
+        bytes=sum(q.bytes for q in partitions),
+        delayed=sum(q.delayed for q in partitions),
+        dropped=sum(q.dropped for q in partitions),
+        expired=sum(q.expired for q in partitions),
+        message_ids=sum(q.message_ids for q in partitions),
+        duplicates=sum(q.duplicates for q in partitions),
+        activity=None,
+        subscriptions=tuple(subscriptions[name] for name in sorted(subscriptions)),
+        partitions=tuple(Partition(q.name, q.messages, q.bytes, q.subscriptions, q.pause) for q in partitions),
     )
 
 

@@ -3,8 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+import asyncio
+import itertools
+import random
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -12,12 +15,18 @@ from lockstep_mq import _rpc, errors, message
 from lockstep_mq._calls import Caller, Identity
 from lockstep_mq._fleet import Pair
 from lockstep_mq._locator import Target
+from lockstep_mq._partition import partition, partition_name
 from lockstep_mq._proto import queue_pb2, types_pb2
 from lockstep_mq.consumer import Delivery, ranges
 from lockstep_mq.message import Publishable
 
 if TYPE_CHECKING:
+    from typing import TypeVar
+
+    from google.protobuf.message import Message
     from typing_extensions import Self
+
+    Resp = TypeVar("Resp", bound=Message)
 
 
 @dataclass(frozen=True)
@@ -50,6 +59,33 @@ class TransactionResult:
     duplicate: bool
 
 
+@dataclass
+class Sent:
+    """The operations that are sent for a transaction. While the outcome of an attempt is unknown, they do not change.
+
+    Attributes:
+        operations: The sent operations.
+        parts: Number of these operations for each operation of the transaction.
+    """
+
+    operations: list[queue_pb2.Operation] = field(default_factory=list)
+    parts: list[int] = field(default_factory=list)
+
+    def results(self, received: Iterable[queue_pb2.OperationResult]) -> tuple[OperationResult, ...]:
+        """Return the results of the operations of the transaction."""
+        left, out = iter(received), []
+        for n in self.parts:
+            some = list(itertools.islice(left, n))
+            out.append(
+                OperationResult(
+                    some[0].first_sequence if some else 0,
+                    sum(r.changed for r in some),
+                    sum(len(r.duplicates) for r in some),
+                )
+            )
+        return tuple(out)
+
+
 class Transaction:
     """Collects operations and commits them atomically. Created by Client.transaction().
 
@@ -63,6 +99,7 @@ class Transaction:
         self._acked: list[Delivery] = []
         self._released: list[Delivery] = []
         self._taken: list[Delivery] = []
+        self._sent = Sent()
         self._identity = Identity()
         self._identity.outcome.check = self._check
         self._ended = False
@@ -81,7 +118,12 @@ class Transaction:
             await self.commit()
 
     def publish(self, queue: str, *ms: Publishable) -> Self:
-        """Publish messages to one queue when the transaction commits. The call counts as one operation."""
+        """Publish messages to one queue when the transaction commits.
+
+        The call counts as one operation, and for a partitioned queue, as one operation per partition of the messages.
+        The results then contain one element, with the first sequence in the first of these partitions. All partitions
+        must be at one pair.
+        """
         self._may_add()
         if not ms:
             raise errors.InvalidRequest("no messages")
@@ -152,16 +194,14 @@ class Transaction:
             OutcomeUnknown: The transaction may or may not be stored. Another call retries the same transaction, which
                 is committed at most once.
         """
-        operations = self._ready(None)
+        self._ready(None)
         try:
-            response = await self._caller.change(
+            response = await self._send(
                 "commit",
-                _rpc.QUEUE + "Commit",
-                queue_pb2.CommitRequest(operations=operations),
+                "Commit",
+                lambda operations: queue_pb2.CommitRequest(operations=operations),
                 queue_pb2.CommitResponse,
-                timeout=self._timeout if timeout is None else timeout,
-                identity=self._identity,
-                pair=self._pair(),
+                timeout,
             )
         except errors.Processed:
             self.rollback()
@@ -169,7 +209,7 @@ class Transaction:
         self._done(committed=True)
         self.result = TransactionResult(
             lsn=response.lsn,
-            results=tuple(OperationResult(r.first_sequence, r.changed, len(r.duplicates)) for r in response.results),
+            results=self._sent.results(response.results),
             duplicate=response.duplicate,
         )
         return self.result
@@ -185,15 +225,13 @@ class Transaction:
             xid: Identifies the transaction: 1 to 128 bytes of printable UTF-8, unique for each transaction.
             timeout: Seconds to wait for a node.
         """
-        operations = self._ready(xid)
-        response = await self._caller.change(
+        self._ready(xid)
+        response = await self._send(
             f"prepare {xid}",
-            _rpc.QUEUE + "Prepare",
-            queue_pb2.PrepareRequest(xid=xid, operations=operations),
+            "Prepare",
+            lambda operations: queue_pb2.PrepareRequest(xid=xid, operations=operations),
             queue_pb2.PrepareResponse,
-            timeout=self._timeout if timeout is None else timeout,
-            identity=self._identity,
-            pair=self._pair(),
+            timeout,
         )
         if self._identity.pair is not None:
             self._caller.fleet.record_prepared(xid, self._identity.pair)
@@ -208,12 +246,79 @@ class Transaction:
         for d in self._taken:
             d.nack()
 
+    async def _send(
+        self,
+        op: str,
+        method: str,
+        request: Callable[[list[queue_pb2.Operation]], Message],
+        response: type[Resp],
+        timeout: float | None,
+    ) -> Resp:
+        """Send the operations, again if a queue has turned out to be partitioned."""
+        deadline = self._caller.deadline(self._timeout if timeout is None else timeout)
+        partitions = self._caller.fleet.partitions
+        while True:
+            if not self._identity.outcome.unknown or not self._sent.operations:
+                self._sent = self._divide()
+            left = None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0)
+            try:
+                return await self._caller.change(
+                    op,
+                    _rpc.QUEUE + method,
+                    request(self._sent.operations),
+                    response,
+                    timeout=left,
+                    identity=self._identity,
+                    pair=self._pair(),
+                )
+            except errors.LockstepError as err:
+                if not err.partitions or self._identity.outcome.unknown:
+                    raise
+                queue = err.partitioned_queue
+                if all(o.publish.queue != queue for o in self._sent.operations):
+                    raise
+                partitions.learn(types_pb2.QueuePartitioned(queue=queue, count=err.partitions))
+
+    def _divide(self) -> Sent:
+        """Return the operations to send: a publish to a partitioned queue becomes one operation per partition."""
+        sent = Sent()
+        for o in self._operations:
+            count = self._caller.fleet.partitions.of(o.publish.queue) if o.HasField("publish") else 0
+            divided = self._divide_publish(o.publish, count) if count else [o]
+            sent.operations += divided
+            sent.parts.append(len(divided))
+        return sent
+
+    def _divide_publish(self, publish: queue_pb2.PublishOperation, count: int) -> list[queue_pb2.Operation]:
+        """Return one operation per partition, in the order of the first message of each partition."""
+        found: dict[int, queue_pb2.Operation] = {}
+        without_group = self._partition_without_group(count)
+        for m in publish.messages:
+            at = partition(m.group, count) if m.group else without_group
+            if at not in found:
+                to = queue_pb2.PublishOperation(queue=partition_name(publish.queue, at, count))
+                found[at] = queue_pb2.Operation(publish=to)
+            found[at].publish.messages.append(m)
+        return list(found.values())
+
+    def _partition_without_group(self, count: int) -> int:
+        """Return the partition for messages without a group.
+
+        If the transaction acknowledges messages of a queue with the same number of partitions, it is the partition of
+        these messages, which may be at the same pair.
+        """
+        for d in self._acked:
+            index, _, number = d.partition.partition("#")[2].partition("/")
+            if number == str(count):
+                return int(index)
+        return random.randrange(count)  # noqa: S311 # not for security
+
     def _pair(self) -> Pair:
         """Return the pair of the first attempt: that of the deliveries, or of the first queue with a known owner."""
         fleet = self._caller.fleet
         for d in self._acked + self._released:
             return d.consumer._pair
-        owners = (fleet.owner(o.publish.queue) for o in self._operations)
+        owners = (fleet.owner(o.publish.queue) for o in self._sent.operations)
         return next((p for p in owners if p is not None), fleet.home)
 
     def _check(self, target: Target) -> None:
@@ -228,8 +333,8 @@ class Transaction:
                 "the outcome of commit() is unknown: call it again, and use another transaction for new operations"
             )
 
-    def _ready(self, xid: str | None) -> list[queue_pb2.Operation]:
-        """Return the operations to send: to commit, or to prepare under an xid."""
+    def _ready(self, xid: str | None) -> None:
+        """Raise InvalidRequest if the transaction cannot be committed, or prepared under an xid."""
         if self._ended:
             raise errors.InvalidRequest("the transaction has ended")
         if self._identity.outcome.unknown and self._xid != xid:
@@ -238,7 +343,6 @@ class Transaction:
         self._xid = xid
         if not self._operations:
             raise errors.InvalidRequest("the transaction is empty")
-        return self._operations
 
     def _done(self, *, committed: bool) -> None:
         """Record that the transaction is committed or prepared: the consumers no longer hold its deliveries."""
