@@ -294,8 +294,8 @@ func testFleetUnknownOutcome(t *testing.T) {
 	require.Equal(t, []string{"1"}, f.pairs["b"].bodies("q"))
 }
 
-// Requests have no response. On the next stream, the pair refuses the first of them with NOT_OWNER. Then the stream ends
-// again, and the queue returns to the pair. The refused publishes are stored before the others.
+// Requests have no response. On the next stream, the pair refuses the first of them with NOT_OWNER. Then the stream
+// ends again, and the queue returns to the pair. The refused publishes are stored before the others.
 func TestFleetQueueReturnsDuringRetries(t *testing.T) {
 	for _, c := range []retriesCase{
 		{streams: 2, end: 3},
