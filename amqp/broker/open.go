@@ -4,7 +4,6 @@ package broker
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 
@@ -30,15 +29,14 @@ func (c *conn) opened(o *wire.Open) {
 		c.shutLocked(redirectError(role, notActive))
 		return
 	}
+	// The open has no failover-server-list: Qpid JMS replaces its configured addresses with that list, which can lack the
+	// other node, the other site, or addresses that the client can reach.
 	reply := session.OpenReply{
 		OfferedCapabilities: []wire.Symbol{anonymousRelay, delayedDelivery, sharedSubs},
 		Properties: wire.Fields{
 			{Key: wire.Symbol("product"), Value: "Lockstep"},
 			{Key: wire.Symbol("version"), Value: c.server.o.Version},
 		},
-	}
-	if list := failoverServers(role.Others); len(list) > 0 {
-		reply.Properties = append(reply.Properties, wire.MapEntry{Key: wire.Symbol("failover-server-list"), Value: list})
 	}
 	var reason *wire.Error
 	switch {
@@ -75,21 +73,4 @@ func nameOf(o *wire.Open) string {
 	}
 	const most = 200
 	return strings.ToValidUTF8(name[:min(len(name), most)], "")
-}
-
-// failoverServers returns the nodes in the format of Qpid JMS, which adds them to its own list.
-func failoverServers(addresses []string) (list wire.List) {
-	for _, a := range addresses {
-		host, port, err := net.SplitHostPort(a)
-		number, ok := portNumber(port)
-		if err != nil || !ok {
-			continue
-		}
-		list = append(list, wire.Map{
-			{Key: wire.Symbol("hostname"), Value: host},
-			{Key: wire.Symbol("network-host"), Value: host},
-			{Key: wire.Symbol("port"), Value: int32(number)},
-		})
-	}
-	return list
 }

@@ -43,7 +43,6 @@ type Client struct {
 // Role is the role of a node as seen by its clients.
 type Role struct {
 	Active        bool
-	ActiveAddress string   // AMQP address (host:port) of the active node; empty if unknown
-	Others        []string // AMQP addresses of the nodes of the pair, for later reconnects
-	Replica       bool     // the pair is a replica of another site: none of its nodes serves clients
+	ActiveAddress string // AMQP address (host:port) of the active node; empty if unknown
+	Replica       bool   // the pair is a replica of another site: none of its nodes serves clients
 }

@@ -68,10 +68,6 @@ func (n *node) amqpRole() (broker.Role, <-chan struct{}) {
 	}
 	r.Replica = n.site.Refusal() != nil
 	for _, info := range st.Record.Nodes {
-		if info.AMQP == "" {
-			continue
-		}
-		r.Others = append(r.Others, info.AMQP)
 		if info.ID == st.Record.Active && info.ID != st.Self.ID {
 			r.ActiveAddress = info.AMQP
 		}

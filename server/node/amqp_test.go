@@ -455,6 +455,13 @@ func testAMQPRedirects(t *testing.T) {
 	require.True(t, failed)
 	expectRedirect(p, nodes[0].ready.AMQP)
 
+	// Qpid JMS would replace its configured addresses with the list of an open frame.
+	p = dialAMQP(t, nodes[0].ready.AMQP)
+	require.Equal(t, wire.SASLOK, p.sasl("ANONYMOUS", nil))
+	_, replaces := p.begin("lists").Properties.Get(wire.Symbol("failover-server-list"))
+	require.False(t, replaces)
+	require.NoError(t, p.conn.Close())
+
 	// For a client that does not support redirects, the connection is closed without an open frame, so that the
 	// client tries its next address.
 	other := dialAMQP(t, nodes[1].ready.AMQP)

@@ -138,7 +138,7 @@ if ((${#adapters[@]} > 0)); then
 fi
 tests=()
 if ((${#adapters[@]} > 0)); then
-  tests+=(TestForeignClients TestForeignClientsSecured)
+  tests+=(TestForeignClients TestForeignClientsSecured TestForeignClientsBehindProxy)
 fi
 if [[ -n ${LOCKSTEP_JORAM:-} ]]; then
   tests+=(TestJoram)
