@@ -21,12 +21,13 @@ def owned(queue: str, pair: str, *nodes: Node, epoch: int = 1) -> types_pb2.NotO
     return types_pb2.NotOwner(queue=queue, pair=pair, addresses=[n.address for n in nodes], epoch=epoch)
 
 
-async def abort_not_owner(context: Context, owner: types_pb2.NotOwner) -> None:
-    await abort(context, FAILED_PRECONDITION, "NOT_OWNER", details=[owner])
+async def abort_not_owner(context: Context, owner: types_pb2.NotOwner, *, settled: bool = False) -> None:
+    await abort(context, FAILED_PRECONDITION, "NOT_OWNER", settled=settled, details=[owner])
 
 
 def moved(r: queue_pb2.PublishStreamRequest, owner: types_pb2.NotOwner) -> queue_pb2.PublishStreamResponse:
-    return refusal(r, FAILED_PRECONDITION, "NOT_OWNER", owner=owner)
+    """Return the refusal of a request; that of a retry is settled."""
+    return refusal(r, FAILED_PRECONDITION, "NOT_OWNER", settled=r.publish.producer.retry, owner=owner)
 
 
 def routes(owner: types_pb2.NotOwner, after: int = 1, until_set: asyncio.Event | None = None) -> Stream:
@@ -44,9 +45,11 @@ def routes(owner: types_pb2.NotOwner, after: int = 1, until_set: asyncio.Event |
     return stream
 
 
-def refuses_purge(owner: types_pb2.NotOwner) -> Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]]:
+def refuses_purge(
+    owner: types_pb2.NotOwner, *, settled: bool = False
+) -> Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]]:
     async def purge(_: int, context: Context) -> queue_pb2.PurgeQueueResponse:
-        await abort_not_owner(context, owner)
+        await abort_not_owner(context, owner, settled=settled)
         return queue_pb2.PurgeQueueResponse()
 
     return purge
@@ -91,6 +94,38 @@ async def test_unknown_outcome_before_redirect() -> None:
         assert {w.id for w in again} == {r.publish.producer.id for r in a.seen[0]}
         assert bodies(b.seen[0], "q") == [b"0", b"1", b"2"]
         assert not any(r.publish.producer.retry for r in b.seen[0])
+
+
+async def test_refused_retry_that_is_not_settled(clock: Clock) -> None:
+    """The first attempt may still be committed by the first pair: the request is not sent to the owner."""
+    async with Node() as a, Node() as b, steady_client([a.address]) as client:
+        owner = owned("q", "b", b)
+
+        async def refuses(requests: Requests, _: Context) -> AsyncIterator[queue_pb2.PublishStreamResponse]:
+            async for r in requests:
+                yield refusal(r, FAILED_PRECONDITION, "NOT_OWNER", owner=owner)
+
+        a.streams, b.streams = [takes(1), refuses], [stores]
+        async with client.producer(batch_messages=1) as p:
+            with pytest.raises(errors.OutcomeUnknown) as caught:
+                await p.publish("q", b"0", timeout=BOUND)
+        assert caught.value.reason == "NOT_OWNER"
+
+        async def hangs(n: int, context: Context) -> queue_pb2.CommitResponse:
+            if n == 1:
+                await asyncio.Event().wait()
+            await abort_not_owner(context, owner)
+            return queue_pb2.CommitResponse()
+
+        a.on_commit = hangs
+        t = client.transaction().publish("q", b"1")
+        with pytest.raises(errors.OutcomeUnknown):
+            await clock.expire(t.commit(timeout=TIMEOUT), until(lambda: a.commits))
+        with pytest.raises(errors.OutcomeUnknown) as caught:
+            await t.commit(timeout=BOUND)
+        assert caught.value.reason == "NOT_OWNER"
+        assert not b.seen
+        assert not b.commits
 
 
 async def test_publish_without_response_stays_at_pair() -> None:
@@ -375,7 +410,7 @@ async def test_unknown_outcome_of_call_before_redirect(clock: Clock) -> None:
             await clock.expire(
                 admin.purge_queue("q", request=request, timeout=TIMEOUT), until(lambda: len(a.purges) == 1)
             )
-        a.on_purge = refuses_purge(owner)
+        a.on_purge = refuses_purge(owner, settled=True)
         await admin.purge_queue("q", timeout=BOUND)  # the client now knows the owner
         assert [len(a.purges), len(b.purges)] == [2, 1]
         assert await admin.purge_queue("q", request=request, timeout=BOUND) == 3
@@ -518,7 +553,7 @@ async def test_transaction_moves_to_owner(clock: Clock) -> None:
         async def hangs(n: int, context: Context) -> queue_pb2.CommitResponse:
             if n == 1:
                 await asyncio.Event().wait()
-            await abort_not_owner(context, owner)
+            await abort_not_owner(context, owner, settled=True)
             return queue_pb2.CommitResponse()
 
         a.on_commit, b.on_commit = hangs, commits()

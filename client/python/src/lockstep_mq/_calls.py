@@ -156,6 +156,15 @@ def _replace(f: Failure, state: Outcome, at: Pair, moved: Move | None) -> None:
         moved(at, settled=True)
 
 
+def _redirected(op: str, f: Failure, state: Outcome, moved: Move | None) -> None:
+    """Raise OutcomeUnknown if an earlier attempt may be committed by the pair that returned NOT_OWNER."""
+    if moved is None:
+        return
+    if state.unknown and not f.settled:
+        raise f.error(op, unknown=True)
+    state.unknown = False
+
+
 async def _traced(
     tracer: Tracer,
     channel: grpc.aio.Channel,
@@ -276,8 +285,7 @@ class Caller:
             if deadline is not None and loop.time() >= deadline and not f.answered:
                 raise self.give_up(op, last, unknown=state.unknown, pair=at)
             if f.not_owner is not None:
-                # NOT_OWNER also proves that no earlier attempt under the same identity was executed.
-                state.unknown = state.unknown and moved is None
+                _redirected(op, f, state, moved)
                 at, wait = redirects.follow(op, at, f, unknown=state.unknown)
                 last = redirects.last
                 if moved is not None:

@@ -378,7 +378,7 @@ class Pipeline:
         if r.last:
             self._frames -= 1
         lane = r.lane
-        if refused is not None and (refused.retry or _is_divided(refused, r)):
+        if refused is not None and ((refused.retry and _is_not_applied(refused, r)) or _is_divided(refused, r)):
             self._producer._defer(self, r, refused)
             return
         if refused is not None:
@@ -395,15 +395,16 @@ class Pipeline:
             lane.redirects = lane.backoff = None
 
     def _is_for_queue(self, f: Failure) -> bool:
-        """Return whether a retryable error concerns only the queue of the oldest request, which was not applied.
+        """Return whether a retryable error answers only the oldest request.
 
-        NOT_OWNER also proves that no earlier attempt was applied.
+        If an earlier attempt may have been applied, the request is sent again under the same sequence after
+        DIRECTORY_UNAVAILABLE. After NOT_OWNER, its outcome is unknown.
         """
         if f.not_owner is not None:
             return True
         if f.reason != "DIRECTORY_UNAVAILABLE":
             return False
-        return f.settled or (bool(self._in_flight) and not self._in_flight[0].repeated)
+        return bool(self._in_flight) and _is_not_applied(f, self._in_flight[0])
 
     def _complete(self, r: Request, done: queue_pb2.PublishResponse, address: str) -> None:
         sequence, lsn, end = done.first_sequence, done.lsn, 0
@@ -599,9 +600,14 @@ class Pipeline:
         self._producer._fail(entries, err)
 
 
+def _is_not_applied(f: Failure, r: Request) -> bool:
+    """Return whether a refusal proves that no attempt of the request was or will be applied."""
+    return not r.repeated or f.settled
+
+
 def _is_divided(f: Failure, r: Request) -> bool:
     """Return whether the queue of a request is partitioned, and no attempt of the request was applied."""
-    return f.partitioned is not None and (not r.repeated or f.settled)
+    return f.partitioned is not None and _is_not_applied(f, r)
 
 
 def _refused(f: Failure) -> MakeError:
