@@ -67,8 +67,8 @@ type contents struct {
 	partitioned map[string]map[int]int
 	names       map[string]string
 	moves       map[uint64]Move
-	// forgotten are the names of the pairs that Forget has removed, by ID.
-	forgotten map[string]string
+	// forgotten are the pairs that Forget has removed, by ID.
+	forgotten map[string]forgottenValue
 	invalid   map[string]error // malformed values, by key
 	// changes is the number of changes of the names of queues. sorted are these names in order, or nil after a change. It
 	// is stored under the read lock.
@@ -85,7 +85,7 @@ func newContents(prefix string) *contents {
 	return &contents{
 		prefix: prefix, pairs: map[string]Member{}, loads: map[string]Load{}, rules: map[string]Rule{},
 		queues: map[string]entry{}, counts: map[string]int{}, names: map[string]string{}, invalid: map[string]error{},
-		moves: map[uint64]Move{}, forgotten: map[string]string{}, partitioned: map[string]map[int]int{},
+		moves: map[uint64]Move{}, forgotten: map[string]forgottenValue{}, partitioned: map[string]map[int]int{},
 	}
 }
 
@@ -136,7 +136,7 @@ func (c *contents) put(key string, raw []byte) {
 	case dirForgotten:
 		var v forgottenValue
 		v, err = decodeForgotten(raw)
-		replace(c.forgotten, name, v.Pair, err)
+		replace(c.forgotten, name, v, err)
 	case dirMoves:
 		var m Move
 		if m, err = decodeMove(name, raw); err == nil {

@@ -36,6 +36,9 @@ type Forgotten struct {
 // forgottenValue is the value of the key of a forgotten pair.
 type forgottenValue struct {
 	Pair string `json:"pair"`
+	// Epoch is the last ownership epoch at the time of the removal. Another pair with the same name has higher epochs.
+	Epoch     uint64   `json:"epoch,omitempty"`
+	Addresses []string `json:"addresses,omitempty"`
 }
 
 func decodeForgotten(raw []byte) (v forgottenValue, err error) {
@@ -48,7 +51,9 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 // Forget removes another pair, which is lost permanently, with its entries and placement groups. It also works during a
 // rebuild, which then does not wait for the pair. The ID of the pair remains in the directory, so that the pair cannot
 // change the directory again: it can neither create queues nor join. If it is started again, it serves its queues
-// nevertheless, because its log determines them. Forget can be called again after an error.
+// until it has loaded the directory, because its log determines them. Forget can be called again after an error.
+//
+// Queues that are fenced for a move to the pair are returned to their sources (Reclaim).
 //
 // The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries, or
 // ErrInvalid for this pair.
@@ -137,11 +142,11 @@ func (f *forget) mark(ctx context.Context) (done bool, _ error) {
 	if m.State == stateForgotten {
 		return true, nil
 	}
-	cmps := f.guard(h)
+	cmps := append(f.guard(h), same(f.d.prefix+keyCounter, h.rawCtr)) // no move begins in the meantime
 	m.State = stateForgotten
 	f.raw = encode(m)
-	result, err := f.d.txn(ctx, cmps, clientv3.OpPut(f.key, f.raw),
-		clientv3.OpPut(f.d.key(dirForgotten, m.ID), encode(forgottenValue{f.pair})))
+	result, err := f.d.txn(ctx, cmps, clientv3.OpPut(f.key, f.raw), clientv3.OpPut(f.d.key(dirForgotten, m.ID),
+		encode(forgottenValue{f.pair, max(h.counter, f.d.known().maxEpoch(h.fleet)), m.Addresses})))
 	return err == nil && result.Succeeded, err
 }
 
@@ -252,10 +257,38 @@ func (d *Directory) IsForgotten(pair string) bool {
 	if m, registered := d.copy.pairs[pair]; registered {
 		return m.State == stateForgotten
 	}
-	for _, name := range d.copy.forgotten {
-		if name == pair {
+	for _, v := range d.copy.forgotten {
+		if v.Pair == pair {
 			return true
 		}
 	}
 	return false
+}
+
+// Forgotten reports whether the copy contains the removal of this pair by Forget, in the fleet of this pair. It does
+// not block.
+func (d *Directory) Forgotten() bool {
+	id := d.opts.State().FleetID
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	return d.forgottenLocked() && id != "" && d.copy.head.fleet.ID == id
+}
+
+// LostTarget reports whether the target of a move was removed by Forget, also if another pair has its name since.
+// addresses are those of the removed pair. It returns false if the copy is not current.
+func (d *Directory) LostTarget(pair string, epoch uint64) (addresses []string, lost bool) {
+	lost = d.IsForgotten(pair)
+	d.mu.RLock()
+	defer d.mu.RUnlock()
+	if d.copy == nil || !d.current {
+		return nil, false
+	}
+	for _, v := range d.copy.forgotten {
+		if v.Pair == pair {
+			lost = lost || v.Epoch >= epoch
+			addresses = append(addresses, v.Addresses...)
+		}
+	}
+	slices.Sort(addresses)
+	return slices.Compact(addresses), lost
 }

@@ -52,6 +52,23 @@ func (n *node) newFleet() (err error) {
 	return nil
 }
 
+// runRemoval stops serving clients when the pair is removed from its fleet as lost, until ctx ends.
+func (n *node) runRemoval(ctx context.Context) {
+	d := n.fleet.AwaitDirectory(ctx)
+	for removed := false; ctx.Err() == nil; {
+		changed := d.Changed()
+		if now := n.fleet.Refusal() != nil; now != removed {
+			removed = now
+			n.plane.serveByRole() //nolint:contextcheck // a session lives as long as the role
+			n.runner.Notify()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
+
 // moverMember is the membership of a pair for moves of queues.
 type moverMember struct{ *member.Manager }
 

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
@@ -65,6 +66,54 @@ func TestForgetSourceOfMove(t *testing.T) {
 			for _, kv := range kvs.Kvs {
 				require.NotContains(t, string(kv.Value), `"pair":"a"`, string(kv.Key))
 			}
+		})
+	}
+}
+
+// If the target of a move is lost and removed from the fleet, the source serves the queues again, in their state at the
+// fence, whether the target has taken them or not. Clients find them there. If the lost pair returns, it does not serve
+// its queues.
+func TestForgetTargetOfMove(t *testing.T) {
+	for step, taken := range map[string]bool{"messages": false, "finish": true, "drop": true} {
+		t.Run(step, func(t *testing.T) {
+			f := startMoveFleet(t)
+			ctx := t.Context()
+			f.fill("a.q", 3)
+			require.NoError(t, f.create("b.q", admin.CreateQueueOptions{}))
+			reached, _ := f.steps.stopAt(step)
+			f.move("a.q")
+			<-reached
+			if taken {
+				_, err := f.client.Publish(ctx, "a.q", message("lost"))
+				require.NoError(t, err, "the client uses the target")
+			}
+			f.b.stop()
+			_, err := f.records.Delete(ctx, fleet.DefaultPrefix+"/load/b")
+			require.NoError(t, err)
+			operator := pb.NewFleetServiceClient(f.a.conn)
+			require.Eventually(t, func() bool {
+				resp, err := operator.ForgetPair(ctx, &pb.ForgetPairRequest{Pair: "b"})
+				return err == nil && len(resp.GetWaiting()) == 0
+			}, testTimeout, 20*time.Millisecond)
+			f.drain("a.q", 3)
+			_, err = f.client.Publish(ctx, "a.q", message("0"))
+			require.NoError(t, err)
+			f.drain("a.q", 1)
+
+			f.b = f.restart(f.b)
+			require.Eventually(t, func() bool {
+				for _, queue := range []string{"a.q", "b.q"} {
+					_, err := f.b.queues.Publish(ctx, &pb.PublishRequest{Queue: queue, Messages: batch("x")})
+					if status.Code(err) != codes.Unavailable {
+						return false
+					}
+				}
+				return true
+			}, testTimeout, 20*time.Millisecond, "the pair was removed")
+			f.a = f.restart(f.a)
+			_, err = f.client.Publish(ctx, "a.q", message("0"))
+			require.NoError(t, err)
+			f.drain("a.q", 1)
 		})
 	}
 }

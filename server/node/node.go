@@ -410,6 +410,7 @@ func (n *node) runGroups(ctx context.Context, running *sync.WaitGroup) {
 	running.Go(func() { n.runSite(ctx) })
 	running.Go(func() { n.fleet.Run(ctx) })
 	if n.fleet != nil {
+		running.Go(func() { n.runRemoval(ctx) })
 		running.Go(func() { n.mover.Run(ctx) })
 		running.Go(func() { n.queues.WatchMoves(ctx) })
 	}

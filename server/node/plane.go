@@ -33,7 +33,8 @@ type dataPlane struct {
 	self   failover.NodeInfo
 	tuning replication.Tuning
 	dialer replication.Dialer
-	// siteRefusal returns the error for clients while the site is not the primary. It returns nil if it is.
+	// siteRefusal returns the error for clients while the site is not the primary, or the pair was removed from its fleet.
+	// Otherwise it returns nil.
 	siteRefusal func() *apierror.NotActiveError
 
 	mu       sync.Mutex // guards the fields below
@@ -46,7 +47,7 @@ type dataPlane struct {
 
 func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	p := &dataPlane{
-		node: n, self: self, dialer: n.environment.dialer(n.dialOptions), siteRefusal: n.site.Refusal,
+		node: n, self: self, dialer: n.environment.dialer(n.dialOptions), siteRefusal: n.refusal,
 		idleCh: make(chan struct{}),
 	}
 	close(p.idleCh)
@@ -247,11 +248,11 @@ func (p *dataPlane) serve() {
 	p.showHealth()
 }
 
-// refuse ends the session and rejects writes with refusal, because the site is not the primary (INV-26).
+// refuse ends the session. If the site is not the primary, it also rejects all writes with refusal (INV-26).
 func (p *dataPlane) refuse(refusal *apierror.NotActiveError) {
 	p.mu.Lock()
 	session := p.node.serving.Get()
-	if p.primary != nil {
+	if p.primary != nil && refusal.Replica {
 		p.primary.RestrictToSite(refusal)
 	}
 	p.node.serving.Set(nil)

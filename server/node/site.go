@@ -106,6 +106,14 @@ func (n *node) siteTokenIdentity(ctx context.Context) (*access.Identity, error) 
 	return nil, nil //nolint:nilnil // another caller
 }
 
+// refusal returns the error that rejects clients while this pair serves no queues, or nil.
+func (n *node) refusal() *apierror.NotActiveError {
+	if refusal := n.site.Refusal(); refusal != nil {
+		return refusal
+	}
+	return n.fleet.Refusal()
+}
+
 // runSite starts to serve clients, or stops serving them, after each change of the site's role, until ctx ends.
 func (n *node) runSite(ctx context.Context) {
 	for {

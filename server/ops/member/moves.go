@@ -3,6 +3,9 @@
 package member
 
 import (
+	"fmt"
+
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
@@ -36,4 +39,18 @@ func (m *Manager) moving(name string) bool {
 	}
 	move, found := query.Move(m.o.Store, epoch)
 	return found && move.State == queue.MoveTaken
+}
+
+// Refusal returns the error that rejects clients after an operator has removed this pair from its fleet as lost: other
+// pairs can have queues with the names of its queues. Otherwise it returns nil. It does not block. A node that has not
+// loaded the directory since its start does not know of the removal.
+func (m *Manager) Refusal() *apierror.NotActiveError {
+	d := m.Directory()
+	if d == nil || !d.Forgotten() {
+		return nil
+	}
+	return &apierror.NotActiveError{
+		Role: "REMOVED", RetryAfter: retryMax,
+		Reason: fmt.Sprintf("pair %s was removed from the fleet as lost (lockstep fleet forget)", m.o.Pair),
+	}
 }

@@ -44,7 +44,7 @@ func (m *Manager) Run(ctx context.Context) {
 	if m == nil {
 		return
 	}
-	d := m.awaitDirectory(ctx)
+	d := m.AwaitDirectory(ctx)
 	if d == nil {
 		return
 	}
@@ -73,8 +73,8 @@ func (m *Manager) Run(ctx context.Context) {
 	}
 }
 
-// awaitDirectory returns the directory as soon as this node belongs to a pair. It returns nil if ctx ends.
-func (m *Manager) awaitDirectory(ctx context.Context) *fleet.Directory {
+// AwaitDirectory returns the directory as soon as this node belongs to a pair. It returns nil if ctx ends.
+func (m *Manager) AwaitDirectory(ctx context.Context) *fleet.Directory {
 	ticker := time.NewTicker(identityInterval)
 	defer ticker.Stop()
 	for {

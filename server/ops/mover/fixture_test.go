@@ -69,7 +69,7 @@ func simulate(t *testing.T, f func(w *world)) {
 			t: t, net: simnet.New(simnet.Options{Delay: latency}),
 			dir: &directory{
 				moves: map[uint64]fleet.Move{}, counter: 100, changed: make(chan struct{}),
-				addresses: map[string][]string{"a": {"127.0.0.1:1"}, "b": {"127.0.0.2:1"}},
+				addresses: map[string][]string{"a": {"127.0.0.1:1"}, "b": {"127.0.0.2:1"}}, others: map[string]bool{},
 			},
 			step: func(context.Context, string) error { return nil },
 		}
@@ -358,6 +358,9 @@ type directory struct {
 	addresses map[string][]string
 	counter   uint64
 	changed   chan struct{}
+	lost      bool            // pair b was removed
+	others    map[string]bool // queues of a third pair
+	reclaimed []fleet.Move
 }
 
 func (d *directory) next() uint64 {
@@ -389,6 +392,26 @@ func (v view) SetBlocked(func(queue string) bool) {}
 func (v view) Group(string) []string              { return nil }
 func (v view) PairLive(string) bool               { return true }
 func (v view) IsForgotten(string) bool            { return false }
+
+func (v view) LostTarget(pair string, _ uint64) (addresses []string, lost bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.addresses["b"], v.lost && pair == "b"
+}
+
+func (v view) Reclaim(_ context.Context, m fleet.Move) (epoch uint64, _ error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.reclaimed = append(v.reclaimed, m)
+	for _, name := range m.Queues {
+		if v.others[name] {
+			return 0, &fleet.ConflictError{Conflicts: []fleet.Conflict{{Queue: name, Pair: "c", PairEpoch: m.Epoch + 1}}}
+		}
+	}
+	v.counter++
+	return v.counter, nil
+}
+
 func (v view) Owner(string) (fleet.Owner, bool, error) {
 	return fleet.Owner{}, false, nil
 }

@@ -15,6 +15,8 @@
 //  4. After the take, the target changes the directory, the source deletes its copy, and the target forgets the move.
 //     After a cancellation, the source removes its fence, the target deletes the intent, and forgets the move.
 //
+// If an operator has removed the target as lost, the active of the source ends the move (decision 0043).
+//
 // Every step can be repeated. A node executes its moves one after another, so that the epochs of imports ascend; a move
 // of which the source does not respond does not delay the others.
 package mover
@@ -66,6 +68,8 @@ type Directory interface {
 	PairAddresses(pair string) []string
 	PairLive(pair string) bool
 	IsForgotten(pair string) bool
+	LostTarget(pair string, epoch uint64) (addresses []string, lost bool)
+	Reclaim(ctx context.Context, m fleet.Move) (epoch uint64, _ error)
 	Owner(queue string) (fleet.Owner, bool, error)
 	Group(group string) (queues []string)
 	Moves() []fleet.Move
@@ -112,7 +116,9 @@ type Manager struct {
 	wake     chan struct{} // closed and replaced after a change of primary, or a new request
 	progress map[uint64]*Progress
 	// open contains the moves of which the source is known to have no fence.
-	open   map[uint64]bool
+	open map[uint64]bool
+	// lost contains the errors of the last attempts to end moves from this pair to pairs that were removed.
+	lost   map[uint64]error
 	seen   map[watched]time.Time // see Stats
 	totals totals
 }
@@ -153,6 +159,7 @@ type Progress struct {
 func New(o Options) *Manager {
 	m := &Manager{
 		o: o, log: o.Logger, wake: make(chan struct{}), progress: map[uint64]*Progress{}, open: map[uint64]bool{},
+		lost: map[uint64]error{},
 	}
 	if m.o.Step == nil {
 		m.o.Step = func(context.Context, string) error { return nil }
@@ -180,7 +187,7 @@ func (m *Manager) use(p *replication.Primary) {
 		return
 	}
 	m.primary = p
-	m.progress, m.open = map[uint64]*Progress{}, map[uint64]bool{}
+	m.progress, m.open, m.lost = map[uint64]*Progress{}, map[uint64]bool{}, map[uint64]error{}
 	m.notifyLocked()
 }
 

@@ -171,6 +171,13 @@ func (o *observer) lasts(w watched, limit time.Duration) bool {
 
 // source observes a move of which the queues are fenced at this pair.
 func (o *observer) source(move *queue.Move) {
+	if err := o.m.lost[move.Epoch]; err != nil {
+		if o.lasts(watched{epoch: move.Epoch, fenced: true}, FencedAfter) {
+			o.out.Fenced = append(o.out.Fenced, fmt.Sprintf("move %d: %s fenced; pair %s was removed from the fleet%s",
+				move.Epoch, queuesAre(len(move.Queues)), move.Pair, because(err)))
+		}
+		return
+	}
 	if o.taken(move) {
 		if o.lasts(watched{epoch: move.Epoch, phase: PhaseTaken}, StuckAfter) {
 			o.out.Stuck = append(o.out.Stuck, fmt.Sprintf("move %d: pair %s has taken the queues, but has not requested "+

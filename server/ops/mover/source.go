@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -160,6 +161,9 @@ func (m *Manager) Fence(ctx context.Context, req *pb.FenceQueuesRequest) error {
 	if err := m.isSource(req.GetFrom()); err != nil {
 		return err
 	}
+	if err := m.checkTarget(req.GetTo(), req.GetEpoch()); err != nil {
+		return err
+	}
 	if err := m.o.Serving.Require(session, failover.FeatureQueues); err != nil {
 		return err
 	}
@@ -210,16 +214,20 @@ func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) err
 	if _, _, err := m.fenced(req.GetEpoch(), req.GetTo()); err != nil {
 		return err
 	}
+	if err := unfence(ctx, p, req.GetEpoch()); err != nil {
+		return err
+	}
+	m.log.Info("fence of queues removed: the move was canceled", zap.Uint64("epoch", req.GetEpoch()))
+	return nil
+}
+
+func unfence(ctx context.Context, p *replication.Primary, epoch uint64) error {
 	// After this record, each publish stream knows which of its requests were refused because of the fence. It refuses
 	// later ones too, so that the order of the messages does not change.
 	if err := barrier(ctx, p); err != nil {
 		return err
 	}
-	if err := commit(ctx, p, func(b *txn.Builder) { b.Unfence(req.GetEpoch()) }); err != nil {
-		return err
-	}
-	m.log.Info("fence of queues removed: the move was canceled", zap.Uint64("epoch", req.GetEpoch()))
-	return nil
+	return commit(ctx, p, func(b *txn.Builder) { b.Unfence(epoch) })
 }
 
 // barrier commits a record without effect.
@@ -242,6 +250,9 @@ func (m *Manager) Drop(ctx context.Context, req *pb.DropMovedRequest) error {
 		return err
 	}
 	if err := m.isSource(req.GetFrom()); err != nil {
+		return err
+	}
+	if err := m.checkTarget(req.GetTo(), req.GetEpoch()); err != nil {
 		return err
 	}
 	_, fenced, err := m.fenced(req.GetEpoch(), req.GetTo())

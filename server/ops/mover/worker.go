@@ -48,6 +48,9 @@ func (w *worker) pass(ctx context.Context) (again bool) {
 		case <-ended:
 		}
 	}()
+	if again = w.endLost(ctx); ctx.Err() != nil {
+		return false
+	}
 	for _, move := range w.moves() {
 		for {
 			done, err := w.advance(ctx, move)

@@ -44,6 +44,7 @@ type node struct {
 	reports []*pb.RebuildDirectoryResponse // responses to RebuildDirectory; the last one is repeated
 	left    int
 	forgets []*pb.ForgetPairResponse // responses to ForgetPair
+	moves   *pb.ListMovesResponse    // without world
 
 	world    *world // if set, the source of pairs, placements, queues and moves
 	switched int

@@ -33,7 +33,9 @@ although other pairs have queues with the same names. The pair cannot join the f
 data directories first.
 
 Moves from the pair to other pairs are canceled, unless the target has taken the queues. Queues that are fenced for a
-move to the pair remain fenced. On a terminal, the command asks for confirmation; scripts use --yes.`,
+move to the pair are served again by the source of the move, in their state at the fence. If the pair had taken them,
+messages that it stored since are lost, and messages that it has delivered since are delivered again. On a terminal,
+the command asks for confirmation; scripts use --yes.`,
 		Example: "  lockstep fleet forget b\n  lockstep fleet forget b --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -61,10 +63,19 @@ type forgotten struct {
 	// RemovedMoves and WaitingMoves are the epochs of moves to the pair, and from the pair.
 	RemovedMoves []uint64 `json:"removed_moves"`
 	WaitingMoves []uint64 `json:"waiting_moves"`
+	// Returned are the moves to the pair, of which the sources keep the queues.
+	Returned []returned `json:"returned_moves"`
+}
+
+// returned is a move to a pair that is removed.
+type returned struct {
+	Epoch  uint64   `json:"epoch"`
+	From   string   `json:"from"`
+	Queues []string `json:"queues"`
 }
 
 func forget(ctx context.Context, env *cli.Env, a answer, pair string, yes bool) error {
-	f := forgotten{Pair: pair, Names: []string{}, RemovedMoves: []uint64{}, WaitingMoves: []uint64{}}
+	f := forgotten{Pair: pair, Names: []string{}, RemovedMoves: []uint64{}, WaitingMoves: []uint64{}, Returned: []returned{}}
 	for _, p := range a.fleet.GetPairs() {
 		if p.GetName() == pair {
 			f.Queues = p.GetQueues()
@@ -79,6 +90,15 @@ func forget(ctx context.Context, env *cli.Env, a answer, pair string, yes bool) 
 		}
 	}
 	f.Queues = max(f.Queues, uint64(len(f.Names)))
+	moves, err := a.node.Moves(ctx)
+	if err != nil {
+		return err
+	}
+	for _, m := range moves.GetMoves() {
+		if m.GetTo() == pair && m.GetPhase() < pb.MovePhase_MOVE_PHASE_DONE {
+			f.Returned = append(f.Returned, returned{m.GetEpoch(), m.GetFrom(), m.GetQueues()})
+		}
+	}
 	return confirmForget(ctx, env, a.node, &f, yes)
 }
 
@@ -93,6 +113,13 @@ func confirmForget(ctx context.Context, env *cli.Env, node *admin.Node, f *forgo
 	}
 	if err := env.Print.Sentence("%s", text); err != nil {
 		return err
+	}
+	for _, m := range f.Returned {
+		if err := env.Print.Sentence("move %d: pair %s keeps %s. If pair %s has taken them, messages that it stored since are "+
+			"lost, and messages that it delivered since are delivered again", m.Epoch, m.From, strings.Join(m.Queues, ", "),
+			f.Pair); err != nil {
+			return err
+		}
 	}
 	if err := env.ConfirmPlan(ctx, yes, f, "Remove pair %s, which must never be started again?", f.Pair); err != nil {
 		return err

@@ -19,6 +19,9 @@ func TestForgetPair(t *testing.T) {
 		{Queue: "b.1", Pair: "b", Epoch: 4}, {Queue: "b.2", Pair: "b", Epoch: 5},
 	}}}
 	n.forgets = []*pb.ForgetPairResponse{{Queues: 1, Moves: []uint64{7}, Waiting: []uint64{6}}, {Queues: 1}}
+	n.moves = &pb.ListMovesResponse{Moves: []*pb.FleetMove{
+		{Epoch: 7, From: "a", To: "b", Queues: []string{"a.1", "a.2"}}, {Epoch: 6, From: "b", To: "a", Queues: []string{"b.1"}},
+	}}
 	_, _, code := n.cli(t).Run("", "fleet", "forget", "b")
 	require.NotZero(t, code, "no confirmation")
 	require.Len(t, n.forgets, 2)
@@ -30,6 +33,11 @@ func TestForgetPair(t *testing.T) {
 		Removed      uint64   `json:"removed_queues"`
 		RemovedMoves []uint64 `json:"removed_moves"`
 		WaitingMoves []uint64 `json:"waiting_moves"`
+		Returned     []struct {
+			Epoch  uint64   `json:"epoch"`
+			From   string   `json:"from"`
+			Queues []string `json:"queues"`
+		} `json:"returned_moves"`
 	}
 	require.NoError(t, json.Unmarshal([]byte(out), &got))
 	require.True(t, got.Done)
@@ -37,4 +45,8 @@ func TestForgetPair(t *testing.T) {
 	require.Equal(t, uint64(2), got.Removed)
 	require.Equal(t, []uint64{7}, got.RemovedMoves)
 	require.Empty(t, got.WaitingMoves)
+	require.Len(t, got.Returned, 1)
+	require.Equal(t, uint64(7), got.Returned[0].Epoch)
+	require.Equal(t, "a", got.Returned[0].From)
+	require.Equal(t, []string{"a.1", "a.2"}, got.Returned[0].Queues)
 }

@@ -121,6 +121,7 @@ func (n *node) MoveQueues(_ context.Context, r *pb.MoveQueuesRequest) (*pb.MoveQ
 func (n *node) ListMoves(context.Context, *pb.ListMovesRequest) (*pb.ListMovesResponse, error) {
 	resp := &pb.ListMovesResponse{Current: true}
 	if n.world == nil {
+		resp.Moves = n.moves.GetMoves()
 		return resp, nil
 	}
 	n.world.mu.Lock()

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mover
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockstep-mq/lockstep/fleet"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/store/query"
+	"github.com/lockstep-mq/lockstep/store/txn"
+)
+
+// loseAt waits until a move is at a step, and then stops the target permanently.
+func (w *world) loseAt(step string) (epoch uint64) {
+	reached := make(chan struct{})
+	w.step = func(ctx context.Context, s string) error {
+		if s != step {
+			return nil
+		}
+		close(reached)
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	epoch = w.move("q")
+	<-reached
+	w.net.SetCut("127.0.0.1", "127.0.0.2", true)
+	return epoch
+}
+
+// remove removes pair b from the directory.
+func (w *world) remove() {
+	w.dir.set(func(moves map[uint64]fleet.Move) {
+		clear(moves)
+		w.dir.lost = true
+	})
+}
+
+func (w *world) awaitOwner(owns bool) {
+	w.t.Helper()
+	for began := time.Now(); w.a.owns("q") != owns; w.wait(latency) {
+		require.Less(w.t, time.Since(began), bound)
+	}
+}
+
+// If the target of a move is lost and removed, the source serves the fenced queues again, under a higher ownership
+// epoch, whether the target has taken them or not. A delayed request of the target has no effect.
+func TestTargetLost(t *testing.T) {
+	for _, step := range []string{"messages", "take", "finish", "drop"} {
+		t.Run(step, func(t *testing.T) {
+			simulate(t, func(w *world) {
+				const stored = 100
+				id := w.fill("q", stored, txn.Config{})
+				before := w.a.messages("q")
+				epoch := w.loseAt(step)
+				w.wait(time.Minute)
+				require.False(t, w.a.owns("q"), "not removed")
+				w.remove()
+				w.awaitOwner(true)
+				require.Equal(t, before, w.a.messages("q"))
+				require.NoError(t, w.a.publish(id, stored, 0))
+				require.Len(t, w.dir.reclaimed, 1)
+				require.Equal(t, fleet.Move{Epoch: epoch, From: "a", To: "b", Queues: []string{"q"}}, w.dir.reclaimed[0])
+				w.wait(time.Second)
+				owned, exists := query.OwnershipEpoch(w.a.store, "q")
+				require.True(t, exists)
+				require.Greater(t, owned, epoch)
+
+				fence := &pb.FenceQueuesRequest{Epoch: epoch, From: "a", To: "b", QueueIds: []uint64{id}}
+				require.ErrorIs(t, w.a.m.Fence(t.Context(), fence), apierror.ErrFleetState)
+				drop := &pb.DropMovedRequest{Epoch: epoch, From: "a", To: "b"}
+				require.ErrorIs(t, w.a.m.Drop(t.Context(), drop), apierror.ErrFleetState)
+				require.True(t, w.a.owns("q"))
+			})
+		})
+	}
+}
+
+// While a node of the removed pair responds, the fence remains, because the pair may serve the queues.
+func TestLostTargetResponds(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.fill("q", 10, txn.Config{})
+		w.loseAt("finish")
+		w.net.SetCut("127.0.0.1", "127.0.0.2", false)
+		w.remove()
+		w.a.m.Stats()
+		w.wait(FencedAfter)
+		w.a.m.Stats()
+		w.wait(FencedAfter)
+		require.False(t, w.a.owns("q"))
+		require.Len(t, w.a.m.Stats().Fenced, 1)
+		require.Empty(t, w.dir.reclaimed)
+		w.net.SetCut("127.0.0.1", "127.0.0.2", true)
+		w.awaitOwner(true)
+		require.Empty(t, w.a.m.Stats().Fenced)
+	})
+}
+
+// If a third pair owns a queue of the move, the source deletes its copy.
+func TestLostTargetMovedQueue(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.fill("q", 10, txn.Config{})
+		w.loseAt("drop")
+		w.dir.others["q"] = true
+		w.remove()
+		for began := time.Now(); len(query.Moves(w.a.store)) > 0; w.wait(latency) {
+			require.Less(t, time.Since(began), bound)
+		}
+		_, exists := query.OwnershipEpoch(w.a.store, "q")
+		require.False(t, exists)
+	})
+}
+
+// A source that is restarted after it has assigned the queues to itself removes the fence then.
+func TestReclaimResumes(t *testing.T) {
+	simulate(t, func(w *world) {
+		id := w.fill("q", 10, txn.Config{})
+		w.loseAt("take")
+		reached := make(chan struct{}, 1)
+		w.a.m.o.Step = func(ctx context.Context, step string) error {
+			if len(w.dir.reclaimed) > 1 || step != "reclaim" {
+				return nil
+			}
+			reached <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}
+		w.remove()
+		<-reached
+		require.False(t, w.a.owns("q"))
+		w.a.restart()
+		w.awaitOwner(true)
+		require.NoError(t, w.a.publish(id, 10, 0))
+	})
+}
