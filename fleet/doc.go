@@ -66,7 +66,8 @@
 //
 // Forget removes a pair that is lost permanently. Its ID remains, so that the pair cannot change the directory if it is
 // started again: all transactions compare the key of the pair that sends them. The entries of queues that move from the
-// pair remain until the target has ended the move, because it may have taken the queues.
+// pair remain until the target has ended the move, because it may have taken the queues. The sources of moves to the
+// pair assign the queues to themselves again (Reclaim), and then remove their fences.
 //
 // # Placement
 //

@@ -1635,7 +1635,7 @@ type ForgetPairResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of queue names that were removed.
 	Queues uint64 `protobuf:"varint,1,opt,name=queues,proto3" json:"queues,omitempty"`
-	// Epochs of moves to the pair that were removed. If the pair has not taken their queues, they remain at their sources.
+	// Epochs of moves to the pair that were removed. Their queues remain at their sources, or return to them.
 	Moves []uint64 `protobuf:"varint,2,rep,packed,name=moves,proto3" json:"moves,omitempty"`
 	// Epochs of moves from the pair that have not ended. Their targets end them. If empty, the pair is removed.
 	Waiting       []uint64 `protobuf:"varint,3,rep,packed,name=waiting,proto3" json:"waiting,omitempty"`
