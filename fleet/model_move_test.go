@@ -37,6 +37,10 @@ func (m *model) moveStep(n *modelNode, queue string) {
 		return
 	}
 	mv := m.moves[m.rand.IntN(len(m.moves))]
+	if mv.to.lost && m.rand.IntN(2) == 0 {
+		m.reclaim(mv)
+		return
+	}
 	switch k := m.rand.IntN(8); {
 	case k == 0 && mv.state == moveBegun:
 		m.importMove(mv)
@@ -62,11 +66,7 @@ func (m *model) beginMove(n *modelNode, queue string) {
 		return
 	}
 	mv := &modelMove{epoch: begun.Epoch, to: n.pair, fleetID: fleetID, queue: queue}
-	for _, p := range m.pairs {
-		if p.name == begun.From {
-			mv.from = p
-		}
-	}
+	mv.from = m.registered(begun.From)
 	m.moves = append(m.moves, mv)
 }
 
@@ -76,7 +76,7 @@ func (mv *modelMove) inFleet(p *modelPair) bool { return p.fleetID == mv.fleetID
 func (m *model) importMove(mv *modelMove) {
 	p := mv.to
 	_, exists := p.queues[mv.queue]
-	if exists || p.incoming[mv.queue] != nil || mv.epoch <= p.imported || !mv.inFleet(p) {
+	if p.lost || exists || p.incoming[mv.queue] != nil || mv.epoch <= p.imported || !mv.inFleet(p) {
 		return
 	}
 	m.log("import %s at %s, epoch %d", mv.queue, p.name, mv.epoch)
@@ -87,7 +87,7 @@ func (m *model) importMove(mv *modelMove) {
 func (m *model) fenceMove(mv *modelMove) {
 	p := mv.from
 	epoch, exists := p.queues[mv.queue]
-	if !exists || epoch >= mv.epoch || p.fenced[mv.queue] != nil || mv.epoch <= p.unfenced || !mv.inFleet(p) {
+	if p.lost || !exists || epoch >= mv.epoch || p.fenced[mv.queue] != nil || mv.epoch <= p.unfenced || !mv.inFleet(p) {
 		return
 	}
 	m.log("fence %s at %s, epoch %d", mv.queue, p.name, mv.epoch)
@@ -95,7 +95,7 @@ func (m *model) fenceMove(mv *modelMove) {
 }
 
 func (m *model) takeMove(mv *modelMove) {
-	if mv.state != moveImporting || mv.from.fenced[mv.queue] != mv || !mv.inFleet(mv.to) {
+	if mv.to.lost || mv.state != moveImporting || mv.from.fenced[mv.queue] != mv || !mv.inFleet(mv.to) {
 		return
 	}
 	m.log("take %s at %s, epoch %d", mv.queue, mv.to.name, mv.epoch)
@@ -106,7 +106,7 @@ func (m *model) takeMove(mv *modelMove) {
 }
 
 func (m *model) cancelMove(mv *modelMove) {
-	if mv.state > moveImporting {
+	if mv.to.lost || mv.state > moveImporting {
 		return
 	}
 	m.log("cancel the move of %s to %s, epoch %d", mv.queue, mv.to.name, mv.epoch)
@@ -118,6 +118,9 @@ func (m *model) cancelMove(mv *modelMove) {
 }
 
 func (m *model) unfenceMove(mv *modelMove) {
+	if mv.to.lost || mv.from.lost && !m.isRemoved(mv.from) {
+		return
+	}
 	mv.from.unfenced = max(mv.from.unfenced, mv.epoch)
 	if mv.from.fenced[mv.queue] == mv {
 		m.log("unfence %s at %s, epoch %d", mv.queue, mv.from.name, mv.epoch)
@@ -130,7 +133,7 @@ func (m *model) unfenceMove(mv *modelMove) {
 // endMove changes the directory after a take or cancellation, deletes the copy of the source, and forgets the move.
 func (m *model) endMove(mv *modelMove) {
 	n := mv.to.active
-	if n.busy && !m.settled {
+	if mv.to.lost || n.busy && !m.settled {
 		return
 	}
 	switch mv.state {
@@ -140,6 +143,9 @@ func (m *model) endMove(mv *modelMove) {
 			done.Queues = []string{mv.queue}
 		}
 		err := n.FinishMove(m.t.Context(), done)
+		if err == nil && mv.from.lost && !m.isRemoved(mv.from) {
+			return // the copy of the source is not deleted
+		}
 		m.log("finish the move of %s to %s, epoch %d: %v", mv.queue, mv.to.name, mv.epoch, err)
 		if err == nil && !n.dead {
 			m.dropMoved(mv)
@@ -174,6 +180,9 @@ func (p *modelPair) hasMoves(m *model) bool {
 // settleMoves ends the moves in the logs. The directory is changed by endMoves.
 func (m *model) settleMoves() {
 	for _, mv := range m.moves {
+		if mv.to.lost {
+			continue // see forgetAll
+		}
 		m.cancelMove(mv)
 		if mv.state == moveCanceled {
 			m.unfenceMove(mv)

@@ -23,7 +23,8 @@ import (
 // The model runs random operations of three pairs on one directory in etcd. Between any two requests of an operation,
 // operations of other nodes run, the node crashes, or its request or response is lost. Replaced actives keep running.
 // Pairs leave the fleet and join again. The directory is emptied and restored to older copies. Every second seed loses
-// nothing in etcd. Queues move between pairs.
+// nothing in etcd; there, pairs are lost permanently and removed (Forget), and new pairs with their names join. Queues
+// move between pairs.
 //
 // After each step, no two pairs of the fleet have a queue with the same name. In the end, the directory contains the
 // queues of the pairs, and no others.
@@ -51,6 +52,8 @@ var errCrash = errors.New("node crashed")
 // modelPair is a pair: the state that its log contains.
 type modelPair struct {
 	name    string
+	id      string
+	lost    bool // permanently
 	fleetID string
 	term    uint64
 	highest uint64
@@ -107,6 +110,7 @@ type model struct {
 	pairs   []*modelPair
 	nodes   []*modelNode // all nodes that may run
 	moves   []*modelMove
+	lost    []*modelPair // not removed yet
 	depth   int
 	copies  []map[string]string // copies of the directory
 	trace   []string
@@ -128,10 +132,7 @@ func newModel(t *testing.T, client *clientv3.Client, seed uint64) *model {
 		totals: totals{},
 	}
 	for i := range 3 { // pairs
-		p := &modelPair{
-			name: fmt.Sprint("p", i), queues: map[string]uint64{}, fenced: map[string]*modelMove{},
-			incoming: map[string]*modelMove{}, taken: map[string]*modelMove{},
-		}
+		p := newModelPair(fmt.Sprint("p", i), fmt.Sprint("p", i))
 		m.pairs = append(m.pairs, p)
 		m.activate(p)
 		m.join(p.active)
@@ -139,6 +140,13 @@ func newModel(t *testing.T, client *clientv3.Client, seed uint64) *model {
 	}
 	m.totals = totals{}
 	return m
+}
+
+func newModelPair(name, id string) *modelPair {
+	return &modelPair{
+		name: name, id: id, queues: map[string]uint64{}, fenced: map[string]*modelMove{},
+		incoming: map[string]*modelMove{}, taken: map[string]*modelMove{},
+	}
 }
 
 // activate starts a node and makes it the active of its pair.
@@ -153,7 +161,7 @@ func (m *model) activate(p *modelPair) {
 	c := clientv3.NewCtxClient(context.Background())
 	c.Lease, c.KV = m.client.Lease, &modelKV{KV: m.client.KV, m: m, n: n}
 	d, err := New(Options{
-		Client: c, Prefix: m.prefix, Pair: p.name, PairID: p.name, RequestTimeout: time.Minute, State: n.state,
+		Client: c, Prefix: m.prefix, Pair: p.name, PairID: p.id, RequestTimeout: time.Minute, State: n.state,
 		LoadTTL: time.Hour,
 		Moving:  func(queue string) bool { return p.fenced[queue] != nil || p.taken[queue] != nil },
 	})
@@ -343,7 +351,7 @@ func (m *model) crash(n *modelNode) {
 	}
 	n.pending = nil
 	m.nodes = slices.DeleteFunc(m.nodes, func(o *modelNode) bool { return o == n })
-	if n.isActive() {
+	if n.isActive() && !n.pair.lost {
 		m.activate(n.pair)
 	}
 }
@@ -395,8 +403,10 @@ func (m *model) step() {
 		m.leave(n)
 	case k < 900 && !n.changing && (n.state().FleetID == "" || m.rand.IntN(4) == 0):
 		m.join(n)
-	case m.seed%2 == 0: // etcd loses nothing
-		m.create(n, queue)
+	case m.seed%2 == 0 && k < 910: // etcd loses nothing
+		m.lose()
+	case m.seed%2 == 0:
+		m.forget(n)
 	case k < 920:
 		m.copies = append(m.copies, m.read())
 	case k < 923:
@@ -412,6 +422,9 @@ func (m *model) step() {
 func (m *model) setLoads() {
 	preferred := m.rand.IntN(len(m.pairs))
 	for i, p := range m.pairs {
+		if m.isReplaced(p.name) {
+			continue
+		}
 		l := Load{FreeBytes: 1}
 		if i == preferred {
 			l.FreeBytes = 1 << 40
@@ -574,6 +587,7 @@ func (m *model) settle() {
 	}
 	m.check()
 	m.settleMoves()
+	m.forgetAll()
 	m.joinAll()
 	m.endMoves()
 	want, got := map[string]string{}, map[string]string{}
