@@ -9,6 +9,11 @@
 // After that, the pair remains a member, even if the setting is removed, until Leave. A node without the setting has
 // no Manager: it commits creations without an ownership epoch, which the store rejects (INV-27).
 //
+// After Leave, the setting has no effect until the node is restarted: a node that has been running since before does not
+// join again, also if it becomes the active later. Otherwise, a failover before the operator has removed the setting
+// would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member without a
+// registration: it creates no queues, and does not register again. The operator calls Leave again, or Rebuild to remain.
+//
 // An active with the setting creates no queues before the pair is a member. Otherwise, the names of these queues could
 // belong to other pairs.
 //
@@ -92,7 +97,9 @@ type Manager struct {
 	wake      chan struct{} // closed and replaced when primary or directory changes
 	ready     chan struct{} // closed when the pair is registered in this term; replaced when primary changes
 	left      bool          // Leave was called in this term
-	err       error         // of the last attempt to join, or to update the directory
+	// member: the pair was a member since the start of this process. If it is not any longer, it has left.
+	member    bool
+	err       error // of the last attempt to join, or to update the directory
 	conflicts []fleet.Conflict
 	blocked   func(queue string) bool // see SetBlocked
 	// reconciled is the time of the last successful Reconcile in this term.
@@ -116,6 +123,7 @@ func New(o Options) (*Manager, error) {
 	if _, err := m.newDirectory(uuid.Max); err != nil { // validates the options
 		return nil, err
 	}
+	m.note()
 	return m, nil
 }
 
@@ -175,6 +183,7 @@ func (m *Manager) Deactivate() {
 func (m *Manager) use(p *replication.Primary, term uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	m.noteLocked()
 	if m.primary != p {
 		m.primary, m.term, m.left, m.err, m.conflicts = p, term, false, nil, nil
 		m.ready, m.reconciled = make(chan struct{}), time.Time{}

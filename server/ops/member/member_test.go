@@ -496,12 +496,72 @@ func TestLeave(t *testing.T) {
 
 	b.deactivate()
 	b.activate()
+	b.awaitStatus("left", func(_ *Status, problems Problems) bool { return problems.Mismatch != "" })
+	signal(b.m.due)
+	require.ErrorIs(t, b.create("q"), fleet.ErrUnavailable)
+	require.False(t, query.Fleet(b.store).Member(), "a failover does not revert the departure")
+	require.Len(t, a.m.Directory().Pairs(), 1)
+
+	b.restart()
 	b.awaitJoined()
 	after := query.Fleet(b.store)
 	require.Equal(t, before.ID, after.ID)
 	require.Greater(t, after.JoinEpoch, before.MaxEpoch)
 	require.NoError(t, b.create("q"))
 	b.check()
+}
+
+// If Leave is interrupted after the directory was changed, the pair remains a member without a registration, and does
+// not register again: after a failover, and after a restart. Leave can be called again, or Rebuild to remain.
+func TestLeaveInterrupted(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	a, b := newMember(t, etcd, "a"), newMember(t, etcd, "b")
+	interrupt := func(again func()) {
+		_, d, err := b.m.active()
+		require.NoError(t, err)
+		require.NoError(t, d.Leave(t.Context(), b.m.queues(b.primary)))
+		again()
+		b.awaitStatus("not registered", func(s *Status, problems Problems) bool {
+			return s.Log.Member() && !s.Left && errors.Is(s.Err, errNotRegistered) && problems.Lost != ""
+		})
+		require.ErrorIs(t, b.create("q"), fleet.ErrUnavailable)
+		a.await("removed", func() bool { return len(a.m.Directory().Pairs()) == 1 })
+	}
+	interrupt(func() {
+		b.deactivate()
+		b.activate()
+	})
+	_, err := b.m.Rebuild(t.Context(), []string{"a", "b"})
+	require.NoError(t, err)
+	b.awaitJoined()
+	interrupt(b.restart)
+	require.NoError(t, b.m.Leave(t.Context()))
+	require.False(t, query.Fleet(b.store).Member())
+	b.deactivate()
+	b.activate()
+	b.awaitStatus("left", func(s *Status, problems Problems) bool { return s.Left && problems.Mismatch != "" })
+	require.Len(t, a.m.Directory().Pairs(), 1)
+}
+
+// A node that becomes the active after the membership has ended in the log does not join again. The previous active
+// has crashed before it has reported the result.
+func TestLeaveAndFailover(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	a, b := newMember(t, etcd, "a"), newMember(t, etcd, "b")
+	_, d, err := b.m.active()
+	require.NoError(t, err)
+	require.NoError(t, d.Leave(t.Context(), b.m.queues(b.primary)))
+	b.m.Deactivate()
+	require.NoError(t, b.m.commit(t.Context(), b.primary, txn.FleetChange{Action: txn.FleetLeave}))
+	b.primary.Stop()
+	b.activate()
+	b.awaitStatus("left", func(s *Status, problems Problems) bool { return s.Left && problems.Mismatch != "" })
+	signal(b.m.due)
+	require.ErrorIs(t, b.create("q"), fleet.ErrUnavailable)
+	require.False(t, query.Fleet(b.store).Member())
+	a.await("removed", func() bool { return len(a.m.Directory().Pairs()) == 1 })
 }
 
 // While the pair is a replica of another site, it changes nothing in the directory.

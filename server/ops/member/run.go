@@ -51,6 +51,7 @@ func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()
 	running.Go(func() { _ = d.Run(ctx) }) // returns the error of ctx
+	running.Go(func() { m.watchMembership(ctx) })
 	for ctx.Err() == nil {
 		role := m.o.Store.SiteChanged()
 		m.mu.Lock()
@@ -222,10 +223,39 @@ func (w *work) step(ctx context.Context) error {
 	return w.reconcile(ctx)
 }
 
+// hasLeft reports whether the pair has left its fleet since the start of this process. The caller has verified that it
+// is not a member.
 func (m *Manager) hasLeft() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.left
+	return m.left || m.member
+}
+
+// note records that the pair is a member.
+func (m *Manager) note() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.noteLocked()
+}
+
+func (m *Manager) noteLocked() {
+	if query.Fleet(m.o.Store).Member() {
+		m.member = true
+	}
+}
+
+// watchMembership records memberships in the log, also on a standby, until ctx ends.
+func (m *Manager) watchMembership(ctx context.Context) {
+	changed, cancel := query.WatchFleet(m.o.Store)
+	defer cancel()
+	for {
+		m.note()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // join registers the pair, and commits the membership.
@@ -296,7 +326,8 @@ func (w *work) update(ctx context.Context) error {
 	}
 	err := w.d.UpdateMember(ctx, now)
 	if errors.Is(err, fleet.ErrNotMember) {
-		return errNotRegistered
+		return fmt.Errorf("%w: %s; complete lockstep fleet leave, or use lockstep fleet rebuild to remain in the fleet",
+			errNotRegistered, err.Error())
 	}
 	if err != nil {
 		return fmt.Errorf("fleet: %w", err)

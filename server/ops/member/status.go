@@ -24,7 +24,8 @@ type Status struct {
 	// Active reports whether this node is the active of its pair, and its site is no replica. The fields below are set
 	// only if it is.
 	Active bool
-	// Left reports whether Leave was called in this term. If it was successful, the pair joins again in the next term.
+	// Left reports whether Leave was called in this term, or the pair has left since the start of this process. If it was
+	// successful, the pair joins again when the node has been restarted.
 	Left bool
 	// Err is the error of the last attempt to join, or to update the directory. nil: it was successful, or is in progress.
 	Err error
@@ -47,7 +48,7 @@ func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.primary != nil && serves {
-		st.Active, st.Left, st.Err, st.Reconciled, st.Conflicts = true, m.left, m.err, m.reconciled, m.conflicts
+		st.Active, st.Left, st.Err, st.Reconciled, st.Conflicts = true, m.left || m.member && !st.Log.Member(), m.err, m.reconciled, m.conflicts
 	}
 	return st
 }
@@ -87,7 +88,7 @@ func (s *Status) Problems() (p Problems) {
 	case s.Log.Member() && s.Log.Pair != s.Pair:
 		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair is a member as %s", s.Pair, s.Log.Pair)
 	case s.Active && s.Left && !s.Log.Member():
-		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair has left the fleet", s.Pair)
+		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair has left the fleet; remove the setting, or restart the node to join again", s.Pair)
 	case s.Active && !s.Log.Member() && s.Err != nil && p.Conflict == "" && p.Unavailable == "":
 		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair has not joined a fleet: %v", s.Pair, s.Err)
 	}
