@@ -72,8 +72,8 @@ func (m *model) forget(n *modelNode) {
 	}
 }
 
-// reclaim ends a move to a lost pair at the source: it assigns the queue to the source, and removes the fence in a later
-// step.
+// reclaim ends a move to a lost pair at the source: it assigns the queue to the source, and removes the fence in a
+// later step.
 func (m *model) reclaim(mv *modelMove) {
 	n := mv.from.active
 	if mv.from.lost || mv.from.fenced[mv.queue] != mv || n.busy && !m.settled {

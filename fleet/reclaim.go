@@ -42,13 +42,7 @@ func (d *Directory) tryReclaim(ctx context.Context, m Move) (epoch uint64, done 
 	if k.Term == 0 {
 		return 0, false, ErrNotActive
 	}
-	ops := []clientv3.Op{
-		clientv3.OpGet(d.prefix+dirMoves, clientv3.WithPrefix()), clientv3.OpGet(d.key(dirPairs, d.opts.Pair)),
-		clientv3.OpGet(d.key(dirPairs, m.To)), clientv3.OpGet(d.prefix+dirForgotten, clientv3.WithPrefix()),
-	}
-	for _, name := range m.Queues {
-		ops = append(ops, clientv3.OpGet(d.key(dirQueues, name)))
-	}
+	ops := d.reclaimOps(m)
 	h, resp, err := d.readHead(ctx, ops...)
 	if err != nil {
 		return 0, false, err
@@ -94,6 +88,18 @@ func (d *Directory) tryReclaim(ctx context.Context, m Move) (epoch uint64, done 
 	}
 	d.see(head{fleet: h.fleet, raw: h.raw, counter: f.m.Epoch})
 	return f.m.Epoch, true, nil
+}
+
+// reclaimOps returns the reads of a call of Reclaim.
+func (d *Directory) reclaimOps(m Move) []clientv3.Op {
+	ops := []clientv3.Op{
+		clientv3.OpGet(d.prefix+dirMoves, clientv3.WithPrefix()), clientv3.OpGet(d.key(dirPairs, d.opts.Pair)),
+		clientv3.OpGet(d.key(dirPairs, m.To)), clientv3.OpGet(d.prefix+dirForgotten, clientv3.WithPrefix()),
+	}
+	for _, name := range m.Queues {
+		ops = append(ops, clientv3.OpGet(d.key(dirQueues, name)))
+	}
+	return ops
 }
 
 // endMove deletes the intent of a move, if it exists. The target may have moved the queues on: then, the target of the

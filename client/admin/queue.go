@@ -464,6 +464,14 @@ func call[Service, Req, Resp any](
 	return resp, err
 }
 
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes of the pair
+// that owns it. These messages are lost. Errors: [client.ErrQueueNotFound].
+func (c *Client) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
+	service := func(cc *grpc.ClientConn) pb.AdminServiceClient { return pb.NewAdminServiceClient(cc) }
+	return call(ctx, c.conns.Repeat, "drop corrupt messages of "+req.GetQueue(), req, service,
+		pb.AdminServiceClient.DropDamaged)
+}
+
 // targetOf returns the queue or the transaction that determines the pair of a request.
 func targetOf(req any) link.Target {
 	switch r := req.(type) {

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -60,7 +61,7 @@ func TestForgetSourceOfMove(t *testing.T) {
 			a := f.a.waitFleet(func(f *pb.FleetStatus) bool { return f.GetDirectoryCurrent() && f.GetProblem() != "" })
 			require.Contains(t, a.GetProblem(), fleet.ErrForgotten.Error())
 			_, err = pb.NewQueueServiceClient(f.a.conn).CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "a.new"})
-			require.Equal(t, codes.Unavailable, status.Code(err))
+			require.Equal(t, codes.FailedPrecondition, status.Code(err), "not active")
 			kvs, err := f.records.Get(t.Context(), fleet.DefaultPrefix+"/queues/a.", clientv3.WithPrefix())
 			require.NoError(t, err)
 			for _, kv := range kvs.Kvs {
@@ -95,6 +96,10 @@ func TestForgetTargetOfMove(t *testing.T) {
 				resp, err := operator.ForgetPair(ctx, &pb.ForgetPairRequest{Pair: "b"})
 				return err == nil && len(resp.GetWaiting()) == 0
 			}, testTimeout, 20*time.Millisecond)
+			f.client, err = client.OpenWith(ctx, client.Options{Addresses: []string{f.a.ready.Address}})
+			require.NoError(t, err, "a client that has used the lost pair waits for it")
+			defer func() { require.NoError(t, f.client.Close()) }()
+			f.admin = admin.New(f.client)
 			f.drain("a.q", 3)
 			_, err = f.client.Publish(ctx, "a.q", message("0"))
 			require.NoError(t, err)
@@ -104,7 +109,7 @@ func TestForgetTargetOfMove(t *testing.T) {
 			require.Eventually(t, func() bool {
 				for _, queue := range []string{"a.q", "b.q"} {
 					_, err := f.b.queues.Publish(ctx, &pb.PublishRequest{Queue: queue, Messages: batch("x")})
-					if status.Code(err) != codes.Unavailable {
+					if status.Code(err) != codes.FailedPrecondition {
 						return false
 					}
 				}

@@ -9,10 +9,11 @@
 // After that, the pair remains a member, even if the setting is removed, until Leave. A node without the setting has
 // no Manager: it commits creations without an ownership epoch, which the store rejects (INV-27).
 //
-// After Leave, the setting has no effect until the node is restarted: a node that has been running since before does not
-// join again, also if it becomes the active later. Otherwise, a failover before the operator has removed the setting
-// would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member without a
-// registration: it creates no queues, and does not register again. The operator calls Leave again, or Rebuild to remain.
+// After Leave, the setting has no effect until the node is restarted: a node that has been running since before does
+// not join again, also if it becomes the active later. Otherwise, a failover before the operator has removed the
+// setting would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member
+// without a registration: it creates no queues, and does not register again. The operator calls Leave again, or
+// Rebuild to remain.
 //
 // An active with the setting creates no queues before the pair is a member. Otherwise, the names of these queues could
 // belong to other pairs.

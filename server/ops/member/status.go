@@ -48,7 +48,8 @@ func (m *Manager) Status() Status {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.primary != nil && serves {
-		st.Active, st.Left, st.Err, st.Reconciled, st.Conflicts = true, m.left || m.member && !st.Log.Member(), m.err, m.reconciled, m.conflicts
+		st.Active, st.Left = true, m.left || m.member && !st.Log.Member()
+		st.Err, st.Reconciled, st.Conflicts = m.err, m.reconciled, m.conflicts
 	}
 	return st
 }
@@ -88,7 +89,8 @@ func (s *Status) Problems() (p Problems) {
 	case s.Log.Member() && s.Log.Pair != s.Pair:
 		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair is a member as %s", s.Pair, s.Log.Pair)
 	case s.Active && s.Left && !s.Log.Member():
-		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair has left the fleet; remove the setting, or restart the node to join again", s.Pair)
+		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair has left the fleet; remove the setting, or restart the "+
+			"node to join again", s.Pair)
 	case s.Active && !s.Log.Member() && s.Err != nil && p.Conflict == "" && p.Unavailable == "":
 		p.Mismatch = fmt.Sprintf("fleet.pair is %s, but the pair has not joined a fleet: %v", s.Pair, s.Err)
 	}

@@ -75,7 +75,9 @@ type returned struct {
 }
 
 func forget(ctx context.Context, env *cli.Env, a answer, pair string, yes bool) error {
-	f := forgotten{Pair: pair, Names: []string{}, RemovedMoves: []uint64{}, WaitingMoves: []uint64{}, Returned: []returned{}}
+	f := forgotten{
+		Pair: pair, Names: []string{}, RemovedMoves: []uint64{}, WaitingMoves: []uint64{}, Returned: []returned{},
+	}
 	for _, p := range a.fleet.GetPairs() {
 		if p.GetName() == pair {
 			f.Queues = p.GetQueues()
@@ -115,9 +117,9 @@ func confirmForget(ctx context.Context, env *cli.Env, node *admin.Node, f *forgo
 		return err
 	}
 	for _, m := range f.Returned {
-		if err := env.Print.Sentence("move %d: pair %s keeps %s. If pair %s has taken them, messages that it stored since are "+
-			"lost, and messages that it delivered since are delivered again", m.Epoch, m.From, strings.Join(m.Queues, ", "),
-			f.Pair); err != nil {
+		if err := env.Print.Sentence("move %d: pair %s keeps %s. If pair %s has taken them, messages that it stored since "+
+			"are lost, and messages that it delivered since are delivered again", m.Epoch, m.From,
+			strings.Join(m.Queues, ", "), f.Pair); err != nil {
 			return err
 		}
 	}

@@ -20,7 +20,8 @@ func TestForgetPair(t *testing.T) {
 	}}}
 	n.forgets = []*pb.ForgetPairResponse{{Queues: 1, Moves: []uint64{7}, Waiting: []uint64{6}}, {Queues: 1}}
 	n.moves = &pb.ListMovesResponse{Moves: []*pb.FleetMove{
-		{Epoch: 7, From: "a", To: "b", Queues: []string{"a.1", "a.2"}}, {Epoch: 6, From: "b", To: "a", Queues: []string{"b.1"}},
+		{Epoch: 7, From: "a", To: "b", Queues: []string{"a.1", "a.2"}},
+		{Epoch: 6, From: "b", To: "a", Queues: []string{"b.1"}},
 	}}
 	_, _, code := n.cli(t).Run("", "fleet", "forget", "b")
 	require.NotZero(t, code, "no confirmation")

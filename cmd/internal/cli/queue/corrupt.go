@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
@@ -23,8 +24,9 @@ After a restart, a node must detect corrupt messages again: lockstep verify --de
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.OnActive(cmd.Context(), func(ctx context.Context, n *admin.Node) error {
-				seen, all, err := confirmDropCorrupt(ctx, env, n, args[0], yes || dry)
+			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				a := admin.New(c)
+				seen, all, err := confirmDropCorrupt(ctx, env, a, args[0], yes || dry)
 				if err != nil {
 					return err
 				}
@@ -32,7 +34,7 @@ After a restart, a node must detect corrupt messages again: lockstep verify --de
 				if all || len(seen) > 0 {
 					ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 					defer cancel()
-					r, err := n.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
+					r, err := a.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: args[0], DryRun: dry, Only: seen})
 					if err != nil {
 						return err
 					}
@@ -61,14 +63,14 @@ After a restart, a node must detect corrupt messages again: lockstep verify --de
 // confirmDropCorrupt asks for confirmation, and returns the sequences of the messages to discard. If yes is set or no
 // operator can be prompted, it returns true for all instead, and each corrupt message is discarded.
 func confirmDropCorrupt(
-	ctx context.Context, env *cli.Env, n *admin.Node, queue string, yes bool,
+	ctx context.Context, env *cli.Env, a *admin.Client, queue string, yes bool,
 ) (seen []uint64, all bool, err error) {
 	if yes || !env.Asks() {
 		return nil, true, nil
 	}
 	look, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	r, err := n.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
+	r, err := a.DropDamaged(look, &pb.DropDamagedRequest{Queue: queue, DryRun: true})
 	if err != nil || len(r.GetSequences()) == 0 {
 		return nil, false, err
 	}

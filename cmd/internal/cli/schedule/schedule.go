@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -30,7 +31,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
 		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair
-stores schedules and publishes each occurrence once, even across failovers.`,
+stores schedules and publishes each occurrence once, even across failovers. In a fleet, a schedule is stored at the
+pair of its queue; commands with the name of a schedule find it at all pairs, beginning with the pair in --addr.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -187,38 +189,59 @@ func printNext(env *cli.Env, s *pb.Schedule) error {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List schedules with their next and last occurrence",
-		Long:    `List the schedules with a name prefix, or all, with times in the local time zone.`,
+		Long: `List the schedules with a name prefix, or all, with times in the local time zone. In a fleet, the schedules
+of all pairs are listed. This requires the right operate at the pair in --addr; without it, only the schedules of that
+pair are listed, with a warning.`,
 		Example: "  lockstep schedule list\n  lockstep schedule list reports. --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, err := admin.New(c).Schedules(ctx, strings.Join(args, ""))
-				if err != nil {
-					return err
+			var list []state
+			err := env.EachPair(cmd.Context(), "schedules", func(ctx context.Context, pair string, c *client.Client) error {
+				schedules, err := admin.New(c).Schedules(ctx, strings.Join(args, ""))
+				for _, s := range schedules {
+					one := newState(s)
+					one.Pair = pair
+					list = append(list, one)
 				}
-				rows := make([][]any, 0, len(list))
-				for _, s := range list {
-					state := newState(s)
-					if err := env.Print.Object(state); err != nil {
-						return err
-					}
-					next, last := output.LocalTime(state.NextAt), "-"
-					if state.Paused {
-						next = "paused"
-					}
-					if len(state.History) > 0 {
-						last = output.LocalTime(state.History[0].DueAt) + ": " + state.History[0].text()
-					}
-					rows = append(rows, []any{state.Name, state.Queue, state.times(), next, last})
-				}
-				if len(rows) == 0 {
-					return env.Print.Sentence("no schedules; to create one, use lockstep schedule put nightly --cron \"0 2 * * *\" " +
-						"--queue QUEUE --body TEXT")
-				}
-				return env.Print.Table([]string{"Schedule", "Queue", "Times", "Next", "Last"}, rows)
+				return err
 			})
+			if err != nil {
+				return err
+			}
+			return printList(env, list)
 		},
 	}
+}
+
+func printList(env *cli.Env, list []state) error {
+	rows := make([][]any, 0, len(list))
+	columns := []string{"Schedule", "Queue", "Times", "Next", "Last"}
+	for i := range list {
+		s := &list[i]
+		if err := env.Print.Object(*s); err != nil {
+			return err
+		}
+		next, last := output.LocalTime(s.NextAt), "-"
+		if s.Paused {
+			next = "paused"
+		}
+		if len(s.History) > 0 {
+			last = output.LocalTime(s.History[0].DueAt) + ": " + s.History[0].text()
+		}
+		row := []any{s.Name, s.Queue, s.times(), next, last}
+		if s.Pair != "" { // in a fleet, all schedules have one
+			row = slices.Insert(row, 1, any(s.Pair))
+		}
+		rows = append(rows, row)
+	}
+	switch {
+	case len(rows) == 0:
+		return env.Print.Sentence("no schedules; to create one, use lockstep schedule put nightly --cron \"0 2 * * *\" " +
+			"--queue QUEUE --body TEXT")
+	case list[0].Pair != "":
+		columns = slices.Insert(columns, 1, "Pair")
+	}
+	return env.Print.Table(columns, rows)
 }
 
 func showCommand(env *cli.Env) *cobra.Command {
@@ -229,8 +252,8 @@ first, each with the sequence of the published message or the reason for the fai
 		Example: "  lockstep schedule show nightly\n  lockstep schedule show nightly --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				s, err := admin.New(c).Schedule(ctx, args[0])
+			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+				s, err := a.Schedule(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -280,8 +303,8 @@ change. The command returns when the message is stored, and fails if the queue r
 		Example: "  lockstep schedule run nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				r, err := admin.New(c).RunSchedule(ctx, args[0])
+			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+				r, err := a.RunSchedule(ctx, args[0])
 				if err != nil {
 					return err
 				}
@@ -299,8 +322,8 @@ func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 		Example: "  lockstep schedule pause nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				s, err := admin.New(c).SetSchedulePaused(ctx, args[0], paused)
+			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+				s, err := a.SetSchedulePaused(ctx, args[0], paused)
 				if err != nil {
 					return err
 				}
@@ -322,8 +345,8 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 		Example: "  lockstep schedule delete nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				if err := admin.New(c).DeleteSchedule(ctx, args[0]); err != nil {
+			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+				if err := a.DeleteSchedule(ctx, args[0]); err != nil {
 					return err
 				}
 				return env.Print.Result(map[string]string{"deleted": args[0]}, "deleted schedule %s", args[0])

@@ -16,7 +16,9 @@ import (
 )
 
 type state struct {
-	Name      string       `json:"name"`
+	Name string `json:"name"`
+	// Pair is the pair of a fleet that has the schedule; set in lists only.
+	Pair      string       `json:"pair,omitempty"`
 	Queue     string       `json:"queue"`
 	Cron      string       `json:"cron,omitempty"`
 	TimeZone  string       `json:"time_zone,omitempty"`
