@@ -248,3 +248,17 @@ func TestFleetWithoutDirectory(t *testing.T) {
 	require.NoError(t, publish("a.q", 1, true), "the result of the first attempt")
 	f.exchange("b.later", "after the outage")
 }
+
+// A request to discard corrupt messages reaches the owner of the queue.
+func TestFleetDropDamaged(t *testing.T) {
+	f := startFleet(t)
+	ctx := t.Context()
+	for _, queue := range []string{"a.q", "b.q"} {
+		require.NoError(t, f.create(queue, admin.CreateQueueOptions{}))
+		resp, err := f.admin.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: queue})
+		require.NoError(t, err)
+		require.Empty(t, resp.GetSequences())
+	}
+	_, err := f.admin.DropDamaged(ctx, &pb.DropDamagedRequest{Queue: "none"})
+	require.ErrorIs(t, err, client.ErrQueueNotFound)
+}
