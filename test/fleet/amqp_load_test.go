@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -45,11 +46,8 @@ type amqpProducer struct {
 
 func newAMQPProducer(w *world, queue string) *amqpProducer {
 	w.t.Helper()
-	l := &amqpProducer{t: w.t, queue: queue, stop: make(chan struct{}), errs: map[string]int{}}
-	for _, p := range w.pairs {
-		for i := range p.amqp {
-			l.addresses = append(l.addresses, "amqp://"+p.amqp[i].Address())
-		}
+	l := &amqpProducer{
+		t: w.t, queue: queue, addresses: w.amqpAddresses(), stop: make(chan struct{}), errs: map[string]int{},
 	}
 	ctx, cancel := context.WithCancel(w.t.Context())
 	w.t.Cleanup(func() {
@@ -108,25 +106,16 @@ func (l *amqpProducer) run(ctx context.Context) {
 
 // onSession calls run with a sender on a node.
 func (l *amqpProducer) onSession(ctx context.Context, address string, run func(*amqp.Sender) error) error {
-	dialing, cancel := context.WithTimeout(ctx, amqpDialTimeout)
-	defer cancel()
-	conn, err := amqp.Dial(dialing, address, &amqp.ConnOptions{SASLType: amqp.SASLTypeAnonymous()})
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	defer func() { _ = conn.Close() }()
-	session, err := conn.NewSession(dialing, nil)
-	if err != nil {
-		return fmt.Errorf("connect: %w", err)
-	}
-	s, err := session.NewSender(dialing, l.queue, nil)
-	if err != nil {
-		return fmt.Errorf("attach: %w", err)
-	}
-	l.mu.Lock()
-	l.connects++
-	l.mu.Unlock()
-	return run(s)
+	return amqpSession(ctx, address, func(dialing context.Context, session *amqp.Session) error {
+		s, err := session.NewSender(dialing, l.queue, nil)
+		if err != nil {
+			return fmt.Errorf("attach: %w", err)
+		}
+		l.mu.Lock()
+		l.connects++
+		l.mu.Unlock()
+		return run(s)
+	})
 }
 
 // send sends the messages in open, and removes the accepted messages from open, up to the first one that is not
@@ -194,5 +183,7 @@ func (l *amqpProducer) confirmed(queue string) []int {
 	if queue != l.queue {
 		return nil
 	}
-	return l.accepted
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.accepted)
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/fnv"
 	"maps"
 	"slices"
 	"strconv"
@@ -27,8 +26,6 @@ const (
 	bodySize        = 200
 	publishInterval = 10 * time.Millisecond // of each producer, after the first messages
 	maxInFlight     = 2000
-	prefetch        = 2000
-	flushInterval   = 20 * time.Millisecond
 )
 
 // receipt is the confirmation of a message.
@@ -171,7 +168,11 @@ func (g *goProducer) finish() {
 
 func (g *goProducer) receipts(queue string) []receipt { return g.all[queue] }
 
-func (g *goProducer) confirmed(queue string) []int { return numbers(g.all[queue]) }
+func (g *goProducer) confirmed(queue string) []int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return numbers(g.all[queue])
+}
 
 func numbers(all []receipt) []int {
 	list := make([]int, len(all))
@@ -181,161 +182,11 @@ func numbers(all []receipt) []int {
 	return list
 }
 
-// consumer is the only consumer of the default subscription of a queue.
-type consumer struct {
-	t      *testing.T
-	queue  string
-	end    context.CancelFunc
-	joined sync.WaitGroup
-
-	mu        sync.Mutex // guards the fields below
-	seen      []uint64   // hash of the body, by sequence; 0 if the message was not delivered
-	delivered int        // number of messages in seen
-	newest    uint64     // highest sequence in seen
-	confirmed map[uint64]bool
-	open      []uint64 // acknowledged, but not confirmed
-	again     int
-	refused   int // acknowledgements that were not confirmed
-	errs      []error
-}
-
-func newConsumer(w *world, c *client.Client, queue string) *consumer {
-	w.t.Helper()
-	co := &consumer{t: w.t, queue: queue, confirmed: map[uint64]bool{}}
-	ctx, cancel := context.WithCancel(w.t.Context())
-	co.end = cancel
-	w.t.Cleanup(func() {
-		cancel()
-		co.joined.Wait()
-	})
-	consumer, err := c.Consume(ctx, queue, client.ConsumerOptions{Prefetch: prefetch})
-	require.NoError(w.t, err)
-	co.joined.Go(func() {
-		for {
-			d, err := consumer.Receive(ctx)
-			if err != nil {
-				if ctx.Err() == nil {
-					co.failed(fmt.Errorf("receive: %w", err))
-				}
-				return
-			}
-			co.received(d)
-		}
-	})
-	co.joined.Go(func() {
-		tick := time.NewTicker(flushInterval)
-		defer tick.Stop()
-		for ctx.Err() == nil {
-			select {
-			case <-tick.C:
-				co.flush(ctx, consumer)
-			case <-ctx.Done():
-			}
-		}
-	})
-	return co
-}
-
-func (co *consumer) failed(err error) {
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	co.errs = append(co.errs, fmt.Errorf("consumer of %s: %w", co.queue, err))
-}
-
-func hash(body []byte) uint64 {
-	h := fnv.New64a()
-	_, _ = h.Write(body)
-	return max(h.Sum64(), 1)
-}
-
-// received records a delivery, and acknowledges it. Messages arrive in the order of their sequences, except for
-// redeliveries.
-func (co *consumer) received(d *client.Delivery) {
-	sum := hash(d.Body)
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	for uint64(len(co.seen)) <= d.Sequence {
-		co.seen = append(co.seen, 0)
-	}
-	switch before := co.seen[d.Sequence]; {
-	case before == 0 && d.Sequence < co.newest:
-		co.errs = append(co.errs, fmt.Errorf("%s: message %d was delivered after message %d", co.queue, d.Sequence,
-			co.newest))
-	case before != 0 && before != sum:
-		co.errs = append(co.errs, fmt.Errorf("%s: message %d has another body: %q", co.queue, d.Sequence, d.Body))
-	case co.confirmed[d.Sequence]:
-		co.errs = append(co.errs, fmt.Errorf("%s: message %d was delivered again after the confirmation of its "+
-			"acknowledgement", co.queue, d.Sequence))
-	case before != 0:
-		co.again++
-	default:
-		co.delivered++
-		co.newest = d.Sequence
-	}
-	co.seen[d.Sequence] = sum
-	if d.Ack() == nil {
-		co.open = append(co.open, d.Sequence)
-	} else {
-		co.refused++
-	}
-}
-
-// flush waits for the confirmation of the acknowledgements. After an error, they are not confirmed, including those
-// that were added in the meantime: Flush reports a lost acknowledgement only once.
-func (co *consumer) flush(ctx context.Context, c *client.Consumer) {
-	co.mu.Lock()
-	open := co.open
-	co.open = nil
-	co.mu.Unlock()
-	err := c.Flush(ctx)
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	if err != nil {
-		co.refused += len(open) + len(co.open)
-		co.open = nil
-		return
-	}
-	for _, n := range open {
-		co.confirmed[n] = true
-	}
-}
-
-func (co *consumer) check() {
-	co.t.Helper()
-	co.mu.Lock()
-	defer co.mu.Unlock()
-	require.NoError(co.t, errors.Join(co.errs...))
-}
-
-// finish waits until n messages are delivered and acknowledged.
-func (co *consumer) finish(c *client.Client, n int) {
-	co.t.Helper()
-	defer func() {
-		co.t.Logf("consumer of %s: %d of %d delivered, %d confirmed, %d redelivered, %d acknowledgements refused", co.queue,
-			co.delivered, n, len(co.confirmed), co.again, co.refused)
-	}()
-	eventually(co.t, "all messages of "+co.queue+" consumed", func(context.Context) bool {
-		co.mu.Lock()
-		defer co.mu.Unlock()
-		return len(co.errs) > 0 || co.delivered >= n
-	})
-	eventually(co.t, "all messages of "+co.queue+" acknowledged", func(ctx context.Context) bool {
-		for range c.Browse(ctx, co.queue, client.BrowseOptions{Subscription: client.DefaultSubscription, Limit: 1}) {
-			return false
-		}
-		return true
-	})
-	co.end()
-	waitFor(co.t, &co.joined, "end of the consumer of "+co.queue)
-	co.check()
-}
-
 // stored is a message of a queue.
 type stored struct {
 	sequence uint64
 	producer string
 	n        int
-	sum      uint64
 }
 
 // content returns the messages of a queue that a subscription has not acknowledged.
@@ -345,14 +196,14 @@ func content(t *testing.T, c *client.Client, queue, subscription string) (all []
 		require.NoError(t, err)
 		producer, n, err := parse(m.Body)
 		require.NoError(t, err)
-		all = append(all, stored{m.Sequence, producer, n, hash(m.Body)})
+		all = append(all, stored{m.Sequence, producer, n})
 	}
 	return all
 }
 
-// verify compares the messages of a queue with the responses to its producers and its consumer: each confirmed message
-// is stored once, in the order of its producer, and was delivered. No other message is stored.
-func verify(t *testing.T, c *client.Client, queue string, producers []producer, co *consumer) {
+// verify compares the messages of a queue with the responses to its producers and its consumers: each confirmed message
+// is stored once, in the order of its producer, and was delivered to each consumer. No other message is stored.
+func verify(t *testing.T, c *client.Client, queue string, producers []producer, consumers []consumer) {
 	t.Helper()
 	all := content(t, c, queue, keptSubscription)
 	got := map[string][]int{}
@@ -371,10 +222,9 @@ func verify(t *testing.T, c *client.Client, queue string, producers []producer, 
 		}
 		t.Logf("%s: %d messages of %s", queue, len(want), p.name())
 	}
-	for _, m := range all {
-		require.Equal(t, m.sum, co.seen[m.sequence], "delivery of message %d of %s", m.sequence, queue)
+	for _, co := range consumers {
+		co.deliveries(queue).verify(all)
 	}
-	require.Equal(t, len(all), co.delivered, "messages delivered from %s", queue)
 }
 
 // requireSame reports the first difference between two lists.

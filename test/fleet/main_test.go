@@ -2,7 +2,8 @@
 
 //go:build unix && deep
 
-// Package fleet moves queues between three pairs of real processes, with an etcd process, under load. In each round,
+// Package fleet moves queues between three pairs of real processes, with an etcd process, under load. Producers and
+// consumers are clients in Go and Python and AMQP clients; each kind consumes another subscription. In each round,
 // processes are killed: the active, the standby or both nodes of the source or of the target, the active of the third
 // pair, etcd, or the node that received the request. The moves stop before a chosen step, at which they are killed.
 //

@@ -97,11 +97,10 @@ func TestMoves(t *testing.T) {
 		producers = append(producers, p)
 	}
 	own := map[string]producer{}
-	consumers := map[string]*consumer{}
 	for _, q := range queues {
 		own[q] = newAMQPProducer(w, q)
-		consumers[q] = newConsumer(w, w.client(w.pairs[2]), q)
 	}
+	consumers := newConsumers(w, queues)
 	all := slices.Concat(producers, slices.Collect(maps.Values(own)))
 	select {
 	case <-golang.preloaded:
@@ -114,8 +113,11 @@ func TestMoves(t *testing.T) {
 		for _, p := range all {
 			p.continued(since)
 		}
-		for _, co := range consumers {
-			co.check()
+		for _, q := range queues {
+			n := confirmed(all, q)
+			for _, co := range consumers {
+				co.deliveries(q).caughtUp(n)
+			}
 		}
 	}
 	continued()
@@ -139,9 +141,11 @@ func TestMoves(t *testing.T) {
 		if rd.step == unfence {
 			rd.cancelAt = cancelable[r.IntN(len(cancelable))]
 		}
+		w.round.Add(1)
 		last := w.run(&rd, &sum)
 		w.inSync()
-		continued()
+		continued() // also delivers what was in flight during the round
+		w.round.Add(1)
 		logs.read()
 		owner, epoch := w.owner(rd.queue)
 		sum.outcome(&rd, owner, last)
@@ -153,17 +157,19 @@ func TestMoves(t *testing.T) {
 	}
 	owners := map[string]string{}
 	for _, q := range queues {
-		confirmed := len(own[q].confirmed(q))
-		for _, p := range producers {
-			confirmed += len(p.confirmed(q))
+		n := confirmed(all, q)
+		for _, co := range consumers {
+			co.deliveries(q).finish(c, n)
 		}
-		consumers[q].finish(c, confirmed)
 		owner, _ := w.owner(q)
 		owners[q] = owner.name
 	}
+	for _, co := range consumers {
+		co.stop()
+	}
 	w.inSync()
 	for _, q := range queues {
-		verify(t, c, q, append(slices.Clone(producers), own[q]), consumers[q])
+		verify(t, c, q, append(slices.Clone(producers), own[q]), consumers)
 	}
 	w.equal(owners)
 	eventuallyRead(w, logs)
@@ -185,6 +191,24 @@ func TestMoves(t *testing.T) {
 		require.Equal(t, owners[q], tenures[len(tenures)-1].pair, "last owner of %s", q)
 	}
 	sum.report(t, len(moves), n)
+}
+
+// confirmed returns the number of messages of a queue that are confirmed.
+func confirmed(producers []producer, queue string) (n int) {
+	for _, p := range producers {
+		n += len(p.confirmed(queue))
+	}
+	return n
+}
+
+// newConsumers starts a consumer with each kind of client.
+func newConsumers(w *world, queues []string) []consumer {
+	w.t.Helper()
+	all := []consumer{newGoConsumer(w, w.client(w.pairs[2]), queues...), newAMQPConsumer(w, queues...)}
+	if co := newPythonConsumer(w, w.pairs[0].Addresses(), queues...); co != nil {
+		all = append(all, co)
+	}
+	return all
 }
 
 // eventuallyRead reads the logs until all moves in them have ended.

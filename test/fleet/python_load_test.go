@@ -25,19 +25,27 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// pythonProducer is a process with the Python client, testdata/load.py.
+// pythonProcess is a process with the Python client, testdata/load.py.
+type pythonProcess struct {
+	t      *testing.T
+	input  io.WriteCloser
+	exited chan struct{} // closed when the process has exited and its output is read
+
+	// The fields below are valid after exited.
+	stderr  bytes.Buffer
+	stopped bool // all requests are completed
+	err     error
+}
+
+// pythonProducer publishes with the Python client.
 type pythonProducer struct {
-	t       *testing.T
-	w       *world
-	input   io.WriteCloser
-	exited  chan struct{} // closed when the process has exited and its output is read
-	stderr  bytes.Buffer  // may be read after exited
-	stopped bool          // valid after exited: all publishes have a receipt
+	*pythonProcess
+
+	w *world
 
 	mu   sync.Mutex // guards the fields below
 	all  map[string][]receipt
 	last time.Time
-	err  error
 }
 
 // pythonPath is the module path of the client.
@@ -74,19 +82,27 @@ func findPython(t *testing.T) string {
 // newPythonProducer starts the producer. It returns nil if no Python interpreter has the packages that the client
 // requires.
 func newPythonProducer(w *world, addresses []string, queues ...string) *pythonProducer {
-	t := w.t
+	w.t.Helper()
+	l := &pythonProducer{w: w, all: map[string][]receipt{}}
+	args := append([]string{"publish", strings.Join(addresses, ","), fmt.Sprint(publishInterval.Seconds())}, queues...)
+	if l.pythonProcess = startPython(w.t, l.record, args...); l.pythonProcess == nil {
+		return nil
+	}
+	return l
+}
+
+// startPython starts testdata/load.py. record is called for each line of its output. It returns nil if no Python
+// interpreter has the packages that the client requires.
+func startPython(t *testing.T, record func(line string) error, args ...string) *pythonProcess {
 	t.Helper()
 	python := findPython(t)
 	if python == "" {
 		t.Log("SKIPPED: the load has no Python client, because no Python with grpcio was found: set LOCKSTEP_PYTHON")
 		return nil
 	}
-	l := &pythonProducer{t: t, w: w, exited: make(chan struct{}), all: map[string][]receipt{}}
+	l := &pythonProcess{t: t, exited: make(chan struct{})}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context())) // until the cleanup
-	args := append([]string{
-		"testdata/load.py", strings.Join(addresses, ","), fmt.Sprint(publishInterval.Seconds()),
-	}, queues...)
-	cmd := exec.CommandContext(ctx, python, args...)
+	cmd := exec.CommandContext(ctx, python, append([]string{"testdata/load.py"}, args...)...)
 	cmd.Env = append(harness.Environment(), "PYTHONPATH="+pythonPath(t), "PYTHONDONTWRITEBYTECODE=1")
 	cmd.Stderr = &l.stderr
 	var err error
@@ -97,12 +113,10 @@ func newPythonProducer(w *world, addresses []string, queues ...string) *pythonPr
 	require.NoError(t, cmd.Start())
 	go func() {
 		defer close(l.exited)
-		err := l.read(output)
+		err := l.read(output, record)
 		if exit := cmd.Wait(); exit != nil {
 			err = errors.Join(err, exit)
 		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
 		l.err = err
 	}()
 	t.Cleanup(func() {
@@ -120,7 +134,7 @@ func newPythonProducer(w *world, addresses []string, queues ...string) *pythonPr
 }
 
 // read records the output of the process.
-func (l *pythonProducer) read(output io.Reader) error {
+func (l *pythonProcess) read(output io.Reader, record func(line string) error) error {
 	lines := bufio.NewScanner(output)
 	var failed error
 	for lines.Scan() {
@@ -128,11 +142,24 @@ func (l *pythonProducer) read(output io.Reader) error {
 			l.stopped = true
 			continue
 		}
-		if err := l.record(lines.Text()); err != nil && failed == nil {
+		if err := record(lines.Text()); err != nil && failed == nil {
 			failed = fmt.Errorf("line %q: %w", lines.Text(), err)
 		}
 	}
 	return errors.Join(failed, lines.Err())
+}
+
+// finish stops the process, and waits until it has exited.
+func (l *pythonProcess) finish() {
+	l.t.Helper()
+	require.NoError(l.t, l.input.Close())
+	select {
+	case <-l.exited:
+	case <-limited(l.t).Done():
+		require.FailNow(l.t, "the Python client does not exit")
+	}
+	require.NoError(l.t, l.err)
+	require.True(l.t, l.stopped, "the Python client has not completed its requests")
 }
 
 func (l *pythonProducer) record(line string) error {
@@ -165,18 +192,69 @@ func (l *pythonProducer) continued(since time.Time) {
 	})
 }
 
-func (l *pythonProducer) finish() {
-	l.t.Helper()
-	require.NoError(l.t, l.input.Close())
-	select {
-	case <-l.exited:
-	case <-limited(l.t).Done():
-		require.FailNow(l.t, "the Python client does not exit")
-	}
-	require.NoError(l.t, l.err)
-	require.True(l.t, l.stopped, "the Python client has not received all receipts")
-}
-
 func (l *pythonProducer) receipts(queue string) []receipt { return l.all[queue] }
 
-func (l *pythonProducer) confirmed(queue string) []int { return numbers(l.all[queue]) }
+func (l *pythonProducer) confirmed(queue string) []int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return numbers(l.all[queue])
+}
+
+const pythonSubscription = "python"
+
+// pythonConsumer consumes with the Python client.
+type pythonConsumer struct {
+	*pythonProcess
+
+	all map[string]*deliveries
+}
+
+// newPythonConsumer starts the consumer. It returns nil if no Python interpreter has the packages that the client
+// requires.
+func newPythonConsumer(w *world, addresses []string, queues ...string) *pythonConsumer {
+	w.t.Helper()
+	co := &pythonConsumer{all: newDeliveriesOf(w, queues, pythonSubscription)}
+	args := append([]string{
+		"consume", strings.Join(addresses, ","), pythonSubscription, fmt.Sprint(prefetch),
+		fmt.Sprint(flushInterval.Seconds()), fmt.Sprint(nackInterval),
+	}, queues...)
+	if co.pythonProcess = startPython(w.t, co.record, args...); co.pythonProcess == nil {
+		return nil
+	}
+	return co
+}
+
+func (co *pythonConsumer) record(line string) error {
+	words := strings.Fields(line)
+	if len(words) < 2 || co.all[words[1]] == nil {
+		return errors.New("unknown line")
+	}
+	d := co.all[words[1]]
+	switch words[0] {
+	case "confirmed":
+		var n int
+		if _, err := fmt.Sscan(words[2], &n); err != nil {
+			return err
+		}
+		d.confirm(n)
+	case "refused":
+		d.refuse()
+	case "delivered":
+		var sequence uint64
+		var count uint32
+		var answer, body string
+		if _, err := fmt.Sscan(strings.Join(words[2:], " "), &sequence, &count, &answer, &body); err != nil {
+			return err
+		}
+		if k, _ := d.received([]byte(body), sequence, count); answer == "ack" {
+			d.acknowledged(k)
+		}
+	default:
+		return errors.New("unknown line")
+	}
+	return nil
+}
+
+func (co *pythonConsumer) deliveries(queue string) *deliveries { return co.all[queue] }
+
+func (co *pythonConsumer) stop() { co.finish() }

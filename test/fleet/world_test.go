@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -64,7 +65,11 @@ type world struct {
 	dir   string
 	etcd  *etcd
 	pairs []*pair
+	round atomic.Uint32 // is odd during a round: see inRound
 }
+
+// inRound reports whether a value of world.round belongs to a round, in which queues move and processes are killed.
+func inRound(round uint32) bool { return round%2 == 1 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
@@ -189,7 +194,7 @@ func (w *world) create(c *client.Client, queues ...string) {
 	for _, q := range queues {
 		_, _, err := admin.New(c).CreateQueue(limited(w.t), q, admin.CreateQueueOptions{
 			Config: admin.QueueConfig{DedupWindow: dedupWindow}, IfNotExists: true,
-			Subscriptions: []string{client.DefaultSubscription, keptSubscription},
+			Subscriptions: []string{amqpSubscription, goSubscription, pythonSubscription, keptSubscription},
 		})
 		require.NoError(w.t, err)
 	}

@@ -1,11 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Publish to queues alternately, until the input ends or contains a line.
+"""Publish to queues alternately, or consume from them, until the input ends or contains a line.
 
-Usage: load.py ADDRESSES INTERVAL QUEUE...
+Usage: load.py publish ADDRESSES INTERVAL QUEUE...
+       load.py consume ADDRESSES SUBSCRIPTION PREFETCH FLUSH_INTERVAL NACK_INTERVAL QUEUE...
 
-The program writes a line for each receipt, in the order of the publishes:
+publish writes a line for each receipt, in the order of the publishes:
 
     published QUEUE NUMBER SEQUENCE LSN ADDRESS
+
+consume acknowledges each message, but nacks one of NACK_INTERVAL messages at its first delivery. It writes:
+
+    delivered QUEUE SEQUENCE DELIVERY_COUNT ack|nack BODY
+    confirmed QUEUE NUMBER  (the first acknowledgements without a confirmation, in the order of the deliveries)
+    refused QUEUE           (all acknowledgements without a confirmation)
 
 The last line is "stopped": all publishes have a receipt. SIGUSR1 writes the stacks of all tasks to standard error.
 """
@@ -16,7 +23,7 @@ import asyncio
 import signal
 import sys
 
-from lockstep_mq import Client, Receipt
+from lockstep_mq import Client, Consumer, LockstepError, Receipt
 
 BODY = 200
 
@@ -47,10 +54,69 @@ async def publish(client: Client, interval: float, queues: list[str], stop: asyn
             await asyncio.sleep(interval)
         await receipts.put(None)
         await reporter
-    write_line("stopped")
 
 
-async def main(addresses: str, interval: str, *queues: str) -> None:
+class QueueConsumer:
+    """A consumer of a queue."""
+
+    def __init__(self, queue: str, nack_interval: int) -> None:
+        self.queue, self.nack_interval = queue, nack_interval
+        self.open = 0  # acknowledgements without a confirmation
+        self.newest = self.first = 0  # highest sequence, number of first deliveries
+
+    async def receive(self, consumer: Consumer) -> None:
+        """Answer messages."""
+        while True:
+            d = await consumer.receive()
+            first = d.sequence > self.newest
+            self.newest, self.first = max(self.newest, d.sequence), self.first + first
+            nack = first and self.first % self.nack_interval == 0
+            write_line("delivered", self.queue, d.sequence, d.delivery_count, "nack" if nack else "ack", d.text)
+            if nack:
+                d.nack()
+            else:
+                self.open += 1
+                d.ack()
+
+    async def flush(self, consumer: Consumer, interval: float) -> None:
+        """Wait for confirmations. After an error, no open acknowledgement is confirmed."""
+        while True:
+            await asyncio.sleep(interval)
+            n = self.open
+            try:
+                await consumer.flush()
+            except LockstepError:
+                write_line("refused", self.queue)
+                self.open = 0
+            else:
+                write_line("confirmed", self.queue, n)
+                self.open -= n
+
+    async def run(self, client: Client, subscription: str, prefetch: int, interval: float) -> None:
+        """Consume until the task is canceled."""
+        consumer = await client.consume(self.queue, subscription=subscription, prefetch=prefetch)
+        await asyncio.gather(self.receive(consumer), self.flush(consumer, interval))
+
+
+async def consume(client: Client, stop: asyncio.Event, args: list[str]) -> None:
+    """Consume until stop is set."""
+    subscription, prefetch, interval, nack_interval, *queues = args
+    tasks = [
+        asyncio.create_task(
+            QueueConsumer(q, int(nack_interval)).run(client, subscription, int(prefetch), float(interval))
+        )
+        for q in queues
+    ]
+    stopped = asyncio.create_task(stop.wait())
+    done, _ = await asyncio.wait([*tasks, stopped], return_when=asyncio.FIRST_COMPLETED)
+    for task in done:
+        task.result()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def main(command: str, addresses: str, *args: str) -> None:
     """Run until the input ends."""
     loop = asyncio.get_running_loop()
     stdin = asyncio.StreamReader()
@@ -70,7 +136,11 @@ async def main(addresses: str, interval: str, *queues: str) -> None:
 
     async with Client(addresses) as client:
         reading = asyncio.create_task(read_input())
-        await publish(client, float(interval), list(queues), stop)
+        if command == "publish":
+            await publish(client, float(args[0]), list(args[1:]), stop)
+        else:
+            await consume(client, stop, list(args))
+        write_line("stopped")
         await reading
 
 
