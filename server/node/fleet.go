@@ -44,7 +44,7 @@ func (n *node) newFleet() (err error) {
 		step = moveStep()
 	}
 	n.mover = mover.New(mover.Options{
-		Pair: n.cfg.Fleet.Pair, Member: moverMember{n.fleet}, Store: n.store, Serving: n.serving,
+		Pair: n.cfg.Fleet.Pair, Member: n.fleet, Store: n.store, Serving: n.serving,
 		Dial:      n.environment.dialOptions(mover.DialOptions(n.secrets.own, n.secrets.fleetToken)),
 		Supported: func() error { return n.supports("fleets") }, Step: step, Logger: n.log.Named("mover"),
 		Paused: func(d time.Duration) { n.latencies.Paused(d) },
@@ -67,17 +67,6 @@ func (n *node) runRemoval(ctx context.Context) {
 		case <-ctx.Done():
 		}
 	}
-}
-
-// moverMember is the membership of a pair for moves of queues.
-type moverMember struct{ *member.Manager }
-
-// Directory returns the directory, or nil until the pair has joined the fleet.
-func (m moverMember) Directory() mover.Directory {
-	if d := m.Manager.Directory(); d != nil {
-		return d
-	}
-	return nil
 }
 
 const fleetPrincipal = "fleet"

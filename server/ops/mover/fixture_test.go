@@ -5,9 +5,8 @@ package mover
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"maps"
+	"iter"
 	"net"
 	"os"
 	"slices"
@@ -18,10 +17,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/grpc"
 
 	"github.com/lockstep-mq/lockstep/failover"
+	"github.com/lockstep-mq/lockstep/failover/coordinator/etcdconn"
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
@@ -31,6 +32,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/test/simetcd"
 	"github.com/lockstep-mq/lockstep/test/simnet"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
@@ -38,13 +40,14 @@ import (
 const (
 	latency = time.Millisecond // of a message between the pairs
 	bound   = 10 * time.Minute // of waits, in simulated time
+
+	directoryAddress = "127.0.0.3:2379"
 )
 
 // world is a fleet of two pairs with one node each, in simulated time: "a" has the queues, and "b" pulls them.
 type world struct {
 	t    *testing.T
 	net  *simnet.Network
-	dir  *directory
 	a, b *pair
 	// step is called before each step of a move.
 	step func(ctx context.Context, step string) error
@@ -67,12 +70,10 @@ func simulate(t *testing.T, f func(w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{
 			t: t, net: simnet.New(simnet.Options{Delay: latency}),
-			dir: &directory{
-				moves: map[uint64]fleet.Move{}, counter: 100, changed: make(chan struct{}),
-				addresses: map[string][]string{"a": {"127.0.0.1:1"}, "b": {"127.0.0.2:1"}}, others: map[string]bool{},
-			},
 			step: func(context.Context, string) error { return nil },
 		}
+		stopDirectory := w.startDirectory()
+		defer stopDirectory()
 		w.a, w.b = w.newPair("a", "127.0.0.1"), w.newPair("b", "127.0.0.2")
 		defer w.a.stop()
 		defer w.b.stop()
@@ -87,6 +88,8 @@ type pair struct {
 	process *simnet.Process
 	fs      *memfs.FS
 	store   *store.Store
+	etcd    *clientv3.Client
+	dir     *fleet.Directory
 	primary *replication.Primary
 	serving *session.Current
 	m       *Manager
@@ -108,7 +111,7 @@ func (w *world) newPair(name, host string) *pair {
 		func() failover.Status { return failover.Status{} }, func() <-chan struct{} { return nil },
 	)
 	o := Options{
-		Pair: name, Member: view{w.dir, name}, Store: s, Serving: p.serving,
+		Pair: name, Member: p, Store: s, Serving: p.serving,
 		Dial: []grpc.DialOption{grpc.WithContextDialer(p.process.Dial)}, Supported: func() error { return nil },
 		Logger: zap.NewNop(),
 	}
@@ -117,10 +120,9 @@ func (w *world) newPair(name, host string) *pair {
 	}
 	p.m = New(o)
 	p.activate()
-	p.commit(func(b *txn.Builder) {
-		b.Fleet(txn.FleetChange{Action: txn.FleetJoin, ID: uuid.Max, Pair: name, Epoch: 5})
-	})
-	listener, err := p.process.Listen(w.t.Context(), net.JoinHostPort(host, "1"))
+	address := net.JoinHostPort(host, "1")
+	p.join(address)
+	listener, err := p.process.Listen(w.t.Context(), address)
 	require.NoError(w.t, err)
 	p.server = grpc.NewServer()
 	pb.RegisterFleetServiceServer(p.server, &service{p: p})
@@ -128,6 +130,7 @@ func (w *world) newPair(name, host string) *pair {
 	p.cancel = cancel
 	p.running.Go(func() { _ = p.server.Serve(listener) })
 	p.running.Go(func() { p.m.Run(ctx) })
+	p.running.Go(func() { _ = p.dir.Run(ctx) })
 	return p
 }
 
@@ -164,6 +167,7 @@ func (p *pair) stop() {
 	p.primary.Stop()
 	p.server.Stop()
 	p.running.Wait()
+	require.NoError(p.w.t, p.etcd.Close())
 	p.process.Kill()
 	require.NoError(p.w.t, p.store.Close())
 }
@@ -179,12 +183,14 @@ func (p *pair) commit(fill func(*txn.Builder)) *txn.Result {
 	return r
 }
 
-// create creates a queue at the pair.
+// create creates a queue at the pair, which must be the only live one.
 func (p *pair) create(name string, c txn.Config) (id uint64) {
 	p.w.t.Helper()
-	epoch := p.w.dir.next()
+	require.NoError(p.w.t, p.dir.PutLoad(p.w.t.Context(), fleet.Load{}))
+	owner, err := p.dir.Assign(p.w.t.Context(), name, "")
+	require.NoError(p.w.t, err)
 	p.commit(func(b *txn.Builder) {
-		b.OwnQueue(name, epoch)
+		b.OwnQueue(name, owner.Epoch)
 		b.CreateQueue(name, c, "s")
 	})
 	info, err := query.QueueByName(p.store, name)
@@ -248,7 +254,7 @@ func (w *world) gone(epoch uint64) {
 	for began := time.Now(); time.Since(began) < bound; w.wait(latency) {
 		_, source := query.Move(w.a.store, epoch)
 		_, target := query.Move(w.b.store, epoch)
-		if !source && !target && len(view{w.dir, "b"}.Moves()) == 0 {
+		if !source && !target && len(w.b.dir.Moves()) == 0 {
 			return
 		}
 	}
@@ -351,132 +357,58 @@ func (s *service) DropMoved(ctx context.Context, req *pb.DropMovedRequest) (*pb.
 	return respond(&pb.DropMovedResponse{}, s.p.m.Drop(ctx, req))
 }
 
-// directory is the common directory of the fleet, in memory.
-type directory struct {
-	mu        sync.Mutex // guards the fields below
-	moves     map[uint64]fleet.Move
-	addresses map[string][]string
-	counter   uint64
-	changed   chan struct{}
-	lost      bool            // pair b was removed
-	others    map[string]bool // queues of a third pair
-	reclaimed []fleet.Move
-}
-
-func (d *directory) next() uint64 {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.counter++
-	return d.counter
-}
-
-func (d *directory) set(f func(moves map[uint64]fleet.Move)) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	f(d.moves)
-	close(d.changed)
-	d.changed = make(chan struct{})
-}
-
-// view is the directory as seen by a pair. It implements Member and Directory.
-type view struct {
-	*directory
-
-	pair string
-}
-
-var errNoGroups = errors.New("not simulated")
-
-func (v view) Directory() Directory               { return v }
-func (v view) SetBlocked(func(queue string) bool) {}
-func (v view) Group(string) []string              { return nil }
-func (v view) PairLive(string) bool               { return true }
-func (v view) IsForgotten(string) bool            { return false }
-
-func (v view) LostTarget(pair string, _ uint64) (addresses []string, lost bool) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.addresses["b"], v.lost && pair == "b"
-}
-
-func (v view) Reclaim(_ context.Context, m fleet.Move) (epoch uint64, _ error) {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	v.reclaimed = append(v.reclaimed, m)
-	for _, name := range m.Queues {
-		if v.others[name] {
-			return 0, &fleet.ConflictError{Conflicts: []fleet.Conflict{{Queue: name, Pair: "c", PairEpoch: m.Epoch + 1}}}
-		}
-	}
-	v.counter++
-	return v.counter, nil
-}
-
-func (v view) Owner(string) (fleet.Owner, bool, error) {
-	return fleet.Owner{}, false, nil
-}
-
-func (v view) Status() fleet.Status {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return fleet.Status{Loaded: true, Current: true, Counter: v.counter}
-}
-
-func (v view) Changed() <-chan struct{} {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.changed
-}
-
-func (v view) Await(ctx context.Context, fulfilled func(fleet.Status) bool) error {
-	for {
-		changed := v.Changed()
-		if fulfilled(v.Status()) {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+// startDirectory starts the server of the directory.
+func (w *world) startDirectory() (stop func()) {
+	w.t.Helper()
+	server, process := simetcd.New(simetcd.Options{}), w.net.NewProcess("127.0.0.3")
+	listener, err := process.Listen(w.t.Context(), directoryAddress)
+	require.NoError(w.t, err)
+	var running sync.WaitGroup
+	running.Go(func() { _ = server.Serve(listener) })
+	return func() {
+		server.Stop()
+		running.Wait()
+		process.Kill()
 	}
 }
 
-func (v view) PairAddresses(pair string) []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return v.addresses[pair]
+// join starts the client of the directory, and adds the pair to the fleet.
+func (p *pair) join(address string) {
+	t := p.w.t
+	t.Helper()
+	var err error
+	p.etcd, err = etcdconn.New(etcdconn.Options{
+		Endpoints: []string{directoryAddress}, DialOptions: []grpc.DialOption{grpc.WithContextDialer(p.process.Dial)},
+	})
+	require.NoError(t, err)
+	p.dir, err = fleet.New(fleet.Options{Client: p.etcd, Pair: p.name, PairID: p.name, State: p.state, LoadTTL: bound})
+	require.NoError(t, err)
+	id, _, err := p.dir.Join(t.Context(), fleet.Member{Addresses: []string{address}}, noQueues)
+	require.NoError(t, err)
+	epoch, err := p.dir.NewEpoch(t.Context(), id, 0)
+	require.NoError(t, err)
+	p.commit(func(b *txn.Builder) {
+		b.Fleet(txn.FleetChange{Action: txn.FleetJoin, ID: uuid.MustParse(id), Pair: p.name, Epoch: epoch})
+	})
 }
 
-func (v view) Moves() []fleet.Move {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return slices.SortedFunc(maps.Values(v.moves), func(a, b fleet.Move) int { return int(a.Epoch) - int(b.Epoch) })
+func noQueues(context.Context) (iter.Seq2[string, uint64], error) {
+	return func(func(string, uint64) bool) {}, nil
 }
 
-func (v view) BeginMove(_ context.Context, queues []string) (fleet.Move, error) {
-	if len(queues) == 0 {
-		return fleet.Move{}, errNoGroups
+// state returns the state of the pair for the directory.
+func (p *pair) state() fleet.PairState {
+	member := query.Fleet(p.store)
+	st := fleet.PairState{MaxEpoch: member.MaxEpoch, Term: 1}
+	if member.Member() {
+		st.FleetID = member.ID.String()
 	}
-	m := fleet.Move{Epoch: v.next(), From: "a", To: v.pair, Queues: queues}
-	v.set(func(moves map[uint64]fleet.Move) { moves[m.Epoch] = m })
-	return m, nil
+	return st
 }
 
-func (v view) RestoreMove(_ context.Context, m fleet.Move) error {
-	v.set(func(moves map[uint64]fleet.Move) { moves[m.Epoch] = m })
-	return nil
-}
-
-func (v view) CancelMove(_ context.Context, epoch uint64) error {
-	v.set(func(moves map[uint64]fleet.Move) { delete(moves, epoch) })
-	return nil
-}
-
-func (v view) FinishMove(_ context.Context, m fleet.Move) error {
-	v.set(func(moves map[uint64]fleet.Move) { delete(moves, m.Epoch) })
-	return nil
-}
+// Directory and SetBlocked implement Member.
+func (p *pair) Directory() *fleet.Directory  { return p.dir }
+func (p *pair) SetBlocked(func(string) bool) {}
 
 // moveState returns the state of a move in the log of pair b.
 func (w *world) moveState(epoch uint64) queue.MoveState {

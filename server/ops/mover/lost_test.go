@@ -4,12 +4,12 @@ package mover
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/store/query"
@@ -33,12 +33,12 @@ func (w *world) loseAt(step string) (epoch uint64) {
 	return epoch
 }
 
-// remove removes pair b from the directory.
+// remove removes pair b from the directory, after it can no longer reach it.
 func (w *world) remove() {
-	w.dir.set(func(moves map[uint64]fleet.Move) {
-		clear(moves)
-		w.dir.lost = true
-	})
+	w.t.Helper()
+	w.net.SetCut("127.0.0.2", "127.0.0.3", true)
+	_, err := w.a.dir.Forget(w.t.Context(), "b")
+	require.NoError(w.t, err)
 }
 
 func (w *world) awaitOwner(owns bool) {
@@ -64,17 +64,18 @@ func TestTargetLost(t *testing.T) {
 				w.awaitOwner(true)
 				require.Equal(t, before, w.a.messages("q"))
 				require.NoError(t, w.a.publish(id, stored, 0))
-				require.Len(t, w.dir.reclaimed, 1)
-				require.Equal(t, fleet.Move{Epoch: epoch, From: "a", To: "b", Queues: []string{"q"}}, w.dir.reclaimed[0])
 				w.wait(time.Second)
 				owned, exists := query.OwnershipEpoch(w.a.store, "q")
 				require.True(t, exists)
 				require.Greater(t, owned, epoch)
+				owner, _, err := w.a.dir.Owner("q")
+				require.NoError(t, err)
+				require.Equal(t, []any{"a", owned}, []any{owner.Pair, owner.Epoch})
 
 				fence := &pb.FenceQueuesRequest{Epoch: epoch, From: "a", To: "b", QueueIds: []uint64{id}}
-				require.ErrorIs(t, w.a.m.Fence(t.Context(), fence), apierror.ErrFleetState)
+				require.ErrorIs(t, w.a.m.Fence(w.t.Context(), fence), apierror.ErrFleetState)
 				drop := &pb.DropMovedRequest{Epoch: epoch, From: "a", To: "b"}
-				require.ErrorIs(t, w.a.m.Drop(t.Context(), drop), apierror.ErrFleetState)
+				require.ErrorIs(t, w.a.m.Drop(w.t.Context(), drop), apierror.ErrFleetState)
 				require.True(t, w.a.owns("q"))
 			})
 		})
@@ -85,7 +86,7 @@ func TestTargetLost(t *testing.T) {
 func TestLostTargetResponds(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.fill("q", 10, txn.Config{})
-		w.loseAt("finish")
+		epoch := w.loseAt("finish")
 		w.net.SetCut("127.0.0.1", "127.0.0.2", false)
 		w.remove()
 		w.a.m.Stats()
@@ -94,7 +95,8 @@ func TestLostTargetResponds(t *testing.T) {
 		w.wait(FencedAfter)
 		require.False(t, w.a.owns("q"))
 		require.Len(t, w.a.m.Stats().Fenced, 1)
-		require.Empty(t, w.dir.reclaimed)
+		owned, _ := query.OwnershipEpoch(w.a.store, "q")
+		require.Less(t, owned, epoch)
 		w.net.SetCut("127.0.0.1", "127.0.0.2", true)
 		w.awaitOwner(true)
 		require.Empty(t, w.a.m.Stats().Fenced)
@@ -106,7 +108,11 @@ func TestLostTargetMovedQueue(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.fill("q", 10, txn.Config{})
 		w.loseAt("drop")
-		w.dir.others["q"] = true
+		c := w.newPair("c", "127.0.0.4")
+		defer c.stop()
+		m, err := c.dir.BeginMove(w.t.Context(), []string{"q"})
+		require.NoError(t, err)
+		require.NoError(t, c.dir.FinishMove(w.t.Context(), m))
 		w.remove()
 		for began := time.Now(); len(query.Moves(w.a.store)) > 0; w.wait(latency) {
 			require.Less(t, time.Since(began), bound)
@@ -122,8 +128,10 @@ func TestReclaimResumes(t *testing.T) {
 		id := w.fill("q", 10, txn.Config{})
 		w.loseAt("take")
 		reached := make(chan struct{}, 1)
+		var first atomic.Bool
+		first.Store(true)
 		w.a.m.o.Step = func(ctx context.Context, step string) error {
-			if len(w.dir.reclaimed) > 1 || step != "reclaim" {
+			if step != "reclaim" || !first.CompareAndSwap(true, false) {
 				return nil
 			}
 			reached <- struct{}{}

@@ -36,6 +36,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
@@ -60,29 +61,10 @@ const (
 	maxEnded = 100
 )
 
-// Directory is the part of fleet.Directory that this package uses.
-type Directory interface {
-	Status() fleet.Status
-	Changed() <-chan struct{}
-	Await(ctx context.Context, fulfilled func(fleet.Status) bool) error
-	PairAddresses(pair string) []string
-	PairLive(pair string) bool
-	IsForgotten(pair string) bool
-	LostTarget(pair string, epoch uint64) (addresses []string, lost bool)
-	Reclaim(ctx context.Context, m fleet.Move) (epoch uint64, _ error)
-	Owner(queue string) (fleet.Owner, bool, error)
-	Group(group string) (queues []string)
-	Moves() []fleet.Move
-	BeginMove(ctx context.Context, queues []string) (fleet.Move, error)
-	RestoreMove(ctx context.Context, m fleet.Move) error
-	CancelMove(ctx context.Context, epoch uint64) error
-	FinishMove(ctx context.Context, m fleet.Move) error
-}
-
 // Member is the membership of the pair in the fleet.
 type Member interface {
 	// Directory returns the directory, or nil until the pair has joined the fleet.
-	Directory() Directory
+	Directory() *fleet.Directory
 	SetBlocked(f func(queue string) bool)
 }
 
@@ -207,8 +189,8 @@ func (m *Manager) Run(ctx context.Context) {
 	if m == nil {
 		return
 	}
-	c := newPairs(&m.o)
-	defer c.close()
+	c := pairs{peerclient.NewRemotes(m.o.Dial...)}
+	defer c.Close()
 	changed, cancel := query.WatchFleet(m.o.Store)
 	defer cancel()
 	for {
@@ -343,7 +325,7 @@ func (m *Manager) Moves() (moves []Progress, current bool) {
 }
 
 // active returns the primary and the directory of the active.
-func (m *Manager) active() (*replication.Primary, Directory, error) {
+func (m *Manager) active() (*replication.Primary, *fleet.Directory, error) {
 	session, err := m.o.Serving.Session()
 	if err != nil {
 		return nil, nil, err

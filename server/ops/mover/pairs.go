@@ -10,9 +10,6 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 
 	"github.com/lockstep-mq/lockstep/fleet"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -28,13 +25,9 @@ const TokenKey = "lockstep-fleet-token" //nolint:gosec // a metadata key, not a 
 
 const (
 	// findTimeout limits the request for the state of a node of another pair.
-	findTimeout   = 2 * time.Second
-	requestPing   = 10 * time.Second
-	pingTimeout   = 5 * time.Second
-	windowSize    = 8 << 20
+	findTimeout = 2 * time.Second
+	// responseBytes is the maximum size of a response with several messages.
 	responseBytes = 512 << 10
-	// maxResponseBytes is the maximum size of a response: one message of the maximum size, or responseBytes.
-	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
 )
 
 // errUnreachable is returned if no node of the source responds as its active.
@@ -52,58 +45,24 @@ func DialOptions(files *tlsfiles.Source, secrets *secretfile.File) (options []gr
 	return options
 }
 
-// pairs contains the connections to the nodes of other pairs. One goroutine uses it.
-type pairs struct {
-	own   string
-	dial  []grpc.DialOption
-	conns map[string]*grpc.ClientConn // by address
-}
+// pairs contains the connections to the nodes of other pairs.
+type pairs struct{ *peerclient.Remotes }
 
-func newPairs(o *Options) *pairs {
-	return &pairs{own: o.Pair, dial: o.Dial, conns: map[string]*grpc.ClientConn{}}
-}
-
-func (s *pairs) close() {
-	for _, c := range s.conns {
-		_ = c.Close() // fails only if the connection is already closed
-	}
-	clear(s.conns)
-}
-
-func (s *pairs) client(address string) (pb.FleetServiceClient, error) {
-	c := s.conns[address]
-	if c != nil && c.GetState() == connectivity.TransientFailure {
-		_ = c.Close() // until its next attempt succeeds, it would return the error of the last one
-		c = nil
-	}
-	if c == nil {
-		var err error
-		c, err = grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: requestPing, Timeout: pingTimeout}),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes)),
-			grpc.WithInitialWindowSize(windowSize), grpc.WithInitialConnWindowSize(windowSize),
-		}, s.dial...)...)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", errUnreachable, address, err)
-		}
-		s.conns[address] = c
+func (s pairs) client(address string) (pb.FleetServiceClient, error) {
+	c, err := s.Conn(address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errUnreachable, err)
 	}
 	return pb.NewFleetServiceClient(c), nil
 }
 
 // find returns a client of the active of the source of a move, and its response to GetMoveSource. An error of a node
 // that is the active of this pair is returned as is; otherwise, the error is errUnreachable.
-func (s *pairs) find(
-	ctx context.Context, d Directory, move fleet.Move,
+func (s pairs) find(
+	ctx context.Context, d *fleet.Directory, move fleet.Move,
 ) (pb.FleetServiceClient, *pb.GetMoveSourceResponse, error) {
 	addresses := d.PairAddresses(move.From)
-	for address, c := range s.conns {
-		if c.GetState() == connectivity.TransientFailure && !slices.Contains(addresses, address) {
-			_ = c.Close()
-			delete(s.conns, address)
-		}
-	}
+	s.Forget(func(address string, failed bool) bool { return failed && !slices.Contains(addresses, address) })
 	var failed []error
 	for _, address := range addresses {
 		c, err := s.client(address)
@@ -128,8 +87,8 @@ func (s *pairs) find(
 }
 
 // call sends a request to the active of a pair.
-func (s *pairs) call(
-	ctx context.Context, d Directory, epoch uint64, pair string,
+func (s pairs) call(
+	ctx context.Context, d *fleet.Directory, epoch uint64, pair string,
 	request func(context.Context, pb.FleetServiceClient) error,
 ) error {
 	c, _, err := s.find(ctx, d, fleet.Move{Epoch: epoch, From: pair})

@@ -30,8 +30,8 @@ func (w *worker) step(ctx context.Context, name string) error { return w.m.o.Ste
 type worker struct {
 	m     *Manager
 	p     *replication.Primary
-	d     Directory
-	pairs *pairs
+	d     *fleet.Directory
+	pairs pairs
 	log   *zap.Logger
 }
 

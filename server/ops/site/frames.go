@@ -7,7 +7,7 @@ import (
 
 	"github.com/klauspost/compress/zstd"
 
-	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -16,7 +16,7 @@ const (
 	batchBytes = 512 << 10
 	// maxResponseBytes is the maximum size of a response. A response can contain one frame with the largest
 	// permitted transaction.
-	maxResponseBytes = txn.MaxTransactionBytes + 1<<20
+	maxResponseBytes = peerclient.MaxRemoteResponseBytes
 	// minCompress is the minimum size, in bytes, of frames that are compressed.
 	minCompress = 512
 	// minSaving defines the minimum saving of a compression: 1/minSaving of the size. If a response saves less, as with

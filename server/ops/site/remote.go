@@ -11,22 +11,17 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/connectivity"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/keepalive"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
+	"github.com/lockstep-mq/lockstep/server/peerclient"
 )
 
 const (
 	// requestTimeout limits a request for the state of the other site. The request is sent to all nodes of that site.
 	requestTimeout = 2 * time.Second
-	remotePing     = 10 * time.Second
-	remoteTimeout  = 5 * time.Second
 	// maxLearned is the maximum number of addresses learned from the other site.
 	maxLearned = 8
-	windowSize = 8 << 20
 )
 
 // remote manages the connections to the nodes of the other site.
@@ -34,29 +29,19 @@ type remote struct {
 	name       string          // of this site
 	own        func() []string // returns the addresses of this site
 	configured []string
-	options    []grpc.DialOption
+	conns      *peerclient.Remotes
 
-	mu      sync.Mutex // guards the fields below
+	mu      sync.Mutex // guards learned
 	learned []string
-	conns   map[string]*grpc.ClientConn
-	closed  bool
 }
 
 func newRemote(o *Options) *remote {
 	return &remote{
-		name: o.Name, own: o.Addresses, configured: o.Remote, options: o.Dial, conns: make(map[string]*grpc.ClientConn),
+		name: o.Name, own: o.Addresses, configured: o.Remote, conns: peerclient.NewRemotes(o.Dial...),
 	}
 }
 
-func (r *remote) close() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.closed = true
-	for _, c := range r.conns {
-		_ = c.Close() // fails only if the connection is already closed
-	}
-	clear(r.conns)
-}
+func (r *remote) close() { r.conns.Close() }
 
 // addresses returns the configured addresses and the addresses learned from the other site.
 func (r *remote) addresses() []string {
@@ -77,37 +62,15 @@ func (r *remote) learn(addresses []string) {
 			r.learned = append(r.learned, a)
 		}
 	}
-	for a, c := range r.conns {
-		if !slices.Contains(r.learned, a) && !slices.Contains(r.configured, a) {
-			_ = c.Close()
-			delete(r.conns, a)
-		}
-	}
+	r.conns.Forget(func(a string, _ bool) bool {
+		return !slices.Contains(r.learned, a) && !slices.Contains(r.configured, a)
+	})
 }
 
 func (r *remote) client(address string) (pb.SiteServiceClient, error) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.closed {
-		return nil, fmt.Errorf("%w: node is stopping", ErrUnreachable)
-	}
-	c := r.conns[address]
-	if c != nil && c.GetState() == connectivity.TransientFailure {
-		_ = c.Close() // until its next attempt succeeds, it would return the error of the last one
-		c = nil
-	}
-	if c == nil {
-		var err error
-		c, err = grpc.NewClient("passthrough:///"+address, append([]grpc.DialOption{
-			grpc.WithTransportCredentials(insecure.NewCredentials()),
-			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: remotePing, Timeout: remoteTimeout}),
-			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxResponseBytes)),
-			grpc.WithInitialWindowSize(windowSize), grpc.WithInitialConnWindowSize(windowSize),
-		}, r.options...)...)
-		if err != nil {
-			return nil, fmt.Errorf("%w: %s: %w", ErrUnreachable, address, err)
-		}
-		r.conns[address] = c
+	c, err := r.conns.Conn(address)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnreachable, err)
 	}
 	return pb.NewSiteServiceClient(c), nil
 }
