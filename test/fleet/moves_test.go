@@ -144,7 +144,7 @@ func TestMoves(t *testing.T) {
 		w.round.Add(1)
 		last := w.run(&rd, &sum)
 		w.inSync()
-		continued() // also delivers what was in flight during the round
+		continued() // also delivers the messages that were in flight during the round
 		w.round.Add(1)
 		logs.read()
 		owner, epoch := w.owner(rd.queue)
