@@ -3,11 +3,15 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -110,4 +114,30 @@ func TestFleetPairs(t *testing.T) {
 	require.Equal(t, map[string]string{"zone": "b"}, b.Spec.NodeSelector)
 	require.NotEqual(t, a.Annotations[specAnnotation], b.Annotations[specAnnotation])
 	require.Equal(t, map[string]string{"region": "eu"}, fleet.Spec.Template.Spec.Fleet.Labels)
+}
+
+// patched is a client that returns an error for patches.
+type patched struct {
+	client.Client
+
+	err error
+}
+
+func (c patched) Patch(context.Context, client.Object, client.Patch, ...client.PatchOption) error {
+	return c.err
+}
+
+func TestFinalizeGone(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "locksteppairs"}, "shop-b")
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "locksteppairs"}, "shop-b", nil)
+	for err, want := range map[error]error{nil: nil, gone: nil, conflict: conflict} {
+		pair := pairIn("shop-b", true)
+		pair.Finalizers = []string{drainFinalizer}
+		_, failed := (&PairReconciler{Client: patched{err: err}}).finalize(t.Context(), pair)
+		if want == nil {
+			require.NoError(t, failed)
+		} else {
+			require.ErrorIs(t, failed, want)
+		}
+	}
 }

@@ -63,8 +63,8 @@ func (r *PairReconciler) finalize(ctx context.Context, pair *v1alpha1.LockstepPa
 	}
 	base := pair.DeepCopy()
 	controllerutil.RemoveFinalizer(pair, drainFinalizer)
-	if err := r.Patch(ctx, pair, client.MergeFrom(base)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("remove the finalizer: %w", client.IgnoreNotFound(err))
+	if err := client.IgnoreNotFound(r.Patch(ctx, pair, client.MergeFrom(base))); err != nil {
+		return ctrl.Result{}, fmt.Errorf("remove the finalizer: %w", err)
 	}
 	return ctrl.Result{}, nil
 }
