@@ -22,6 +22,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/credentials/insecure"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -248,7 +249,7 @@ func (k *kubelet) pod(ctx context.Context, pod *corev1.Pod, processes map[types.
 	isNode := pod.Labels["app.kubernetes.io/component"] == "node"
 	if !pod.DeletionTimestamp.IsZero() {
 		if p != nil {
-			role := k.role(ctx, p)
+			role := k.roleAtStop(ctx, p)
 			k.stop(p, syscall.SIGTERM)
 			delete(processes, pod.UID)
 			k.record(pod, role)
@@ -330,7 +331,10 @@ func (k *kubelet) run(ctx context.Context, pod *corev1.Pod) (*process, error) {
 		close(p.exited)
 	}()
 	p.conn, err = grpc.NewClient("passthrough:///"+port.Address(),
-		grpc.WithTransportCredentials(insecure.NewCredentials()))
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff: backoff.Config{BaseDelay: poll, Multiplier: 1, MaxDelay: poll}, MinConnectTimeout: patience,
+		}))
 	return p, err
 }
 
@@ -340,8 +344,23 @@ func (k *kubelet) stop(p *process, signal os.Signal) {
 	_ = p.conn.Close()
 }
 
+// roleAtStop returns the role of a process before it is stopped; "" only if it has exited. Its connection may not be
+// established yet: the operator, which has other connections, can know earlier that the node is in sync.
+func (k *kubelet) roleAtStop(ctx context.Context, p *process) string {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.exited:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return k.role(ctx, p, grpc.WaitForReady(true))
+}
+
 // role returns the role of a process; "" if it does not respond.
-func (k *kubelet) role(ctx context.Context, p *process) string {
+func (k *kubelet) role(ctx context.Context, p *process, options ...grpc.CallOption) string {
 	select {
 	case <-p.exited:
 		k.c.t.Logf("%s exited: %s", p.pod.Name, k.log(p.pod.Name))
@@ -350,7 +369,7 @@ func (k *kubelet) role(ctx context.Context, p *process) string {
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	s, err := pb.NewAdminServiceClient(p.conn).GetStatus(ctx, &pb.GetStatusRequest{})
+	s, err := pb.NewAdminServiceClient(p.conn).GetStatus(ctx, &pb.GetStatusRequest{}, options...)
 	if err != nil {
 		return ""
 	}
