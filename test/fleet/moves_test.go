@@ -172,10 +172,18 @@ func TestMoves(t *testing.T) {
 		verify(t, c, q, append(slices.Clone(producers), own[q]), consumers)
 	}
 	w.equal(owners)
+	sum.report(t, checkOwners(w, logs, owners, producers), n)
+}
+
+// checkOwners verifies the ownership of the queues according to the logs and the receipts of the producers. owners are
+// the pairs that own the queues. It returns the number of moves.
+func checkOwners(w *world, logs *logs, owners map[string]string, producers []producer) int {
+	t := w.t
+	t.Helper()
 	eventuallyRead(w, logs)
 	moves, err := checkMoves(logs.all())
 	require.NoError(t, err)
-	for _, q := range queues {
+	for q, owner := range owners {
 		tenures, err := checkTenures(q, moves)
 		require.NoError(t, err)
 		var receipts []receipt
@@ -188,9 +196,9 @@ func TestMoves(t *testing.T) {
 		counts, err := checkReceipts(q, tenures, receipts)
 		require.NoError(t, err)
 		t.Logf("%s: %d owners with %v confirmed messages", q, len(tenures), counts)
-		require.Equal(t, owners[q], tenures[len(tenures)-1].pair, "last owner of %s", q)
+		require.Equal(t, owner, tenures[len(tenures)-1].pair, "last owner of %s", q)
 	}
-	sum.report(t, len(moves), n)
+	return len(moves)
 }
 
 // confirmed returns the number of messages of a queue that are confirmed.

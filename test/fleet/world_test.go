@@ -61,11 +61,12 @@ func (p *pair) release(step string) error {
 
 // world is a fleet of three pairs.
 type world struct {
-	t     *testing.T
-	dir   string
-	etcd  *etcd
-	pairs []*pair
-	round atomic.Uint32 // is odd during a round: see inRound
+	t       *testing.T
+	program string // executable of the nodes
+	dir     string
+	etcd    *etcd
+	pairs   []*pair
+	round   atomic.Uint32 // is odd during a round: see inRound
 }
 
 // inRound reports whether a value of world.round belongs to a round, in which queues move and processes are killed.
@@ -73,9 +74,15 @@ func inRound(round uint32) bool { return round%2 == 1 }
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
+	return newWorldOf(t, binary)
+}
+
+// newWorldOf is like newWorld, with nodes that run a program.
+func newWorldOf(t *testing.T, program string) *world {
+	t.Helper()
 	dir, err := os.MkdirTemp(os.Getenv("LOCKSTEP_KEEP"), "lockstep-"+t.Name()+"-")
 	require.NoError(t, err)
-	w := &world{t: t, dir: dir}
+	w := &world{t: t, program: program, dir: dir}
 	t.Cleanup(w.close)
 	w.etcd = newEtcd(t, filepath.Join(dir, "etcd"))
 	for _, name := range []string{"east", "north", "west"} {
@@ -107,7 +114,7 @@ func (w *world) start(name string) {
 		"fleet.pair": name, "coordinator.etcd.prefix": "/lockstep/" + name, "insecure": "true", "wal.keep-bytes": keptLog,
 	})
 	p.Pair, err = harness.Start(limited(w.t), harness.Options{
-		Binary: binary, Dir: filepath.Join(w.dir, name), Settings: settings, EtcdAddress: w.etcd.port.Address(),
+		Binary: w.program, Dir: filepath.Join(w.dir, name), Settings: settings, EtcdAddress: w.etcd.port.Address(),
 		NodeSettings: map[string]map[string]string{
 			"a": {"amqp.listen": p.amqp[0].Address()}, "b": {"amqp.listen": p.amqp[1].Address()},
 		},
