@@ -21,9 +21,9 @@ import (
 // before the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this
 // pair must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
 //
-// Assign returns an error that wraps ErrNotActive, ErrNotMember, ErrLost, ErrRestored, ErrRebuilding, ErrNoPair,
-// ErrInvalid, ErrPartitions, ErrContention or ErrUnavailable. With ErrUnavailable, the name may be assigned; the caller
-// may try again.
+// Assign returns a *ValueError, the context's error, or an error that wraps ErrNotActive, ErrNotMember, ErrForgotten,
+// ErrLost, ErrRestored, ErrRebuilding, ErrNoPair, ErrInvalid, ErrPartitions, ErrContention or ErrUnavailable. If it
+// wraps ErrUnavailable, the name may have been assigned; the caller may call Assign again.
 func (d *Directory) Assign(ctx context.Context, queue, group string) (Owner, error) {
 	if group == "" {
 		group = Tag(queue)

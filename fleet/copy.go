@@ -70,8 +70,8 @@ type contents struct {
 	// forgotten are the pairs that Forget has removed, by ID.
 	forgotten map[string]forgottenValue
 	invalid   map[string]error // malformed values, by key
-	// changes is the number of changes of the names of queues. sorted are these names in order, or nil after a change. It
-	// is stored under the read lock.
+	// changes counts the queues that were added or removed. sorted contains the names of all queues in order, or is nil
+	// after such a change. It is stored under the read lock.
 	changes uint64
 	sorted  atomic.Pointer[[]string]
 }
@@ -223,9 +223,9 @@ func (c *contents) split(key string) (kind, name string) {
 }
 
 // Owner returns the owner of a queue from the copy, and whether the queue is assigned. For an entry in the copy, the
-// error is nil even if etcd does not respond. If no entry is found and the copy is not current, lost or restored, the
-// error wraps ErrUnavailable, ErrLost, ErrRestored or ErrRebuilding. If the entry is malformed, the error wraps a
-// *ValueError. It does not allocate memory on success.
+// error is nil even if etcd does not respond. If no entry is found, but the queue may be assigned nevertheless, the
+// error wraps ErrUnavailable, ErrNotMember, ErrForgotten, ErrLost, ErrRestored or ErrRebuilding, or is a *ValueError.
+// Owner does not allocate memory on success.
 func (d *Directory) Owner(queue string) (Owner, bool, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -14,7 +14,7 @@
 //	queues/<name>      owner: pair, ownership epoch, term of the claim, placement group
 //	groups/<group>     pair of the queues of a placement group
 //	rules/<pattern>    Rule: placement of new queues
-//	moves/<epoch>      move of queues that has not ended: source, target, queues
+//	moves/<epoch>      unfinished move: source, target, queues
 //	rebuilt/<pair>     last rebuild to which the pair has contributed
 //	forgotten/<ID>     pair that was lost permanently, and must not change the directory
 //
@@ -52,7 +52,7 @@
 //
 // Rebuild restores the pairs in the state open, the entries of their queues, and the placement groups of tags. A lost
 // directory also contained rules, the groups of queues without tags, and the state draining: an operator must write
-// them again. After the restoration of an older copy, these are in the state of the copy.
+// them again. After an older copy was restored, these are as in that copy.
 //
 // If the directory belongs to a fleet that no longer has members, for example after the restoration of an old copy, an
 // operator must delete all keys with the prefix.
@@ -82,6 +82,6 @@
 //
 // # Copy
 //
-// Run keeps a copy of the directory in memory. Owner, Pairs, Queues and Rules read the copy. All other operations read
-// etcd.
+// Run keeps a copy of the directory in memory. Methods without a context, such as Owner and Queues, read the copy.
+// Methods that change the directory read etcd.
 package fleet

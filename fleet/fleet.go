@@ -26,9 +26,10 @@ const (
 )
 
 var (
-	// ErrUnavailable is returned if etcd does not respond, or the copy is not current. The outcome of a change is unknown.
+	// ErrUnavailable is returned if etcd does not respond, or the copy is not current. The outcome of a change is then
+	// unknown.
 	ErrUnavailable = errors.New("directory unavailable")
-	// ErrLost is returned if the directory has no fleet, or another one than this pair.
+	// ErrLost is returned if the directory does not contain the fleet of this pair.
 	ErrLost = errors.New("directory lost")
 	// ErrRestored is returned if the directory is older than the queues of this pair.
 	ErrRestored = errors.New("directory restored from an older copy")
@@ -38,7 +39,7 @@ var (
 	ErrNotMember = errors.New("pair is not a member of the fleet")
 	// ErrNotActive is returned if this node is not the active of its pair.
 	ErrNotActive = errors.New("node is not active")
-	// ErrNoPair is returned if no pair can have the new queue.
+	// ErrNoPair is returned if no pair can own the new queue, or if the state of a pair does not permit a move.
 	ErrNoPair = errors.New("no pair for the queue")
 	// ErrPartitions is returned for the name of a partitioned queue, and for a partition of a queue that is not
 	// partitioned or has another number of partitions.
@@ -93,7 +94,7 @@ type PairState struct {
 	FleetID string
 	// MaxEpoch is the highest ownership epoch in the log of the pair.
 	MaxEpoch uint64
-	// Term is the term in which this node is active. 0: it is not.
+	// Term is the term in which this node is active. 0: it is not active.
 	Term uint64
 }
 
@@ -140,7 +141,7 @@ type Directory struct {
 	current bool         // the watch is connected
 	changed chan struct{}
 	seen    uint64     // highest counter in any response
-	seenIn  fleetValue // the fleet, and its last rebuild, of seen
+	seenIn  fleetValue // the fleet when seen was read
 
 	watch *etcdconn.Watch
 }
@@ -195,7 +196,8 @@ func acquire(ctx context.Context, s chan struct{}) error {
 	}
 }
 
-// attempts is the number of attempts of a change, if other changes interfere or the outcome is unknown.
+// attempts is the maximum number of attempts of a change, while other changes interfere. At most three of them may end
+// with ErrUnavailable.
 const attempts = 100
 
 // txn commits a transaction. An error wraps ErrUnavailable, and the outcome is then unknown.
@@ -342,8 +344,8 @@ func problem(h head, k known) error {
 	return nil
 }
 
-// check returns the reason why the directory must not be used, or nil. If the directory was restored, check stops the
-// assignments of all pairs.
+// check returns the reason why the directory must not be used, or nil. If the directory was restored and this node is
+// the active, check stops the assignments of all pairs.
 func (d *Directory) check(ctx context.Context, h head, k known) error {
 	err := problem(h, k)
 	if err == nil {

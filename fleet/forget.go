@@ -25,7 +25,7 @@ var (
 type Forgotten struct {
 	// Queues is the number of entries that were deleted.
 	Queues int
-	// Moves are the epochs of the moves to the pair of which the intents were deleted, in order.
+	// Moves are the epochs of the moves to the pair, in order. Their intents were deleted.
 	Moves []uint64
 	// Waiting are the epochs of the moves from the pair that have not ended, in order. The entries of their queues remain,
 	// because a target may have taken the queues. The targets end these moves; then Forget must be called again. If it is
@@ -55,8 +55,8 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 //
 // Queues that are fenced for a move to the pair are returned to their sources (Reclaim).
 //
-// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries, or
-// ErrInvalid for this pair.
+// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries, and
+// ErrInvalid if it is the pair of this node. The other errors are those of SetState.
 func (d *Directory) Forget(ctx context.Context, pair string) (Forgotten, error) {
 	if err := CheckPair(pair); err != nil {
 		return Forgotten{}, err
@@ -150,8 +150,8 @@ func (f *forget) mark(ctx context.Context) (done bool, _ error) {
 	return err == nil && result.Succeeded, err
 }
 
-// readMoves deletes the intents of moves to the pair, and reads those of moves from the pair. An intent from this pair
-// to a pair that was removed too is deleted: no pair would end the move.
+// readMoves deletes the intents of moves to the pair, because no pair would end these moves. It reads the intents of
+// moves from the pair.
 func (f *forget) readMoves(ctx context.Context) error {
 	f.reserved = map[string]bool{}
 	return f.d.retry(ctx, func() (bool, error) {
@@ -246,8 +246,8 @@ func (f *forget) removeGroups(ctx context.Context) error {
 	return nil
 }
 
-// IsForgotten reports whether a pair was removed by Forget, and no other pair has its name since. It returns false if
-// the copy is not current.
+// IsForgotten reports whether Forget has removed a pair, or has begun to, and no other pair has registered under its
+// name since. It returns false if the copy is not current.
 func (d *Directory) IsForgotten(pair string) bool {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -23,10 +23,11 @@ const (
 	MaxMoves = 100
 )
 
-// ErrMoving is returned if one of the queues is part of another move, or if the fleet has too many moves.
+// ErrMoving is returned if one of the queues is part of another move, if the fleet has too many moves, or if a pair
+// with an unfinished move calls Leave.
 var ErrMoving = errors.New("queue is being moved")
 
-// Move is a move of queues to another pair that has not ended (decision 0038).
+// Move is an unfinished move of queues to another pair (decision 0038).
 type Move struct {
 	// Epoch is the ownership epoch of the queues at the target.
 	Epoch uint64
@@ -76,8 +77,8 @@ func (d *Directory) moveKey(epoch uint64) string {
 	return d.key(dirMoves, strconv.FormatUint(epoch, 10))
 }
 
-// Moves returns the moves that have not ended from the copy, in ascending order of their epochs. Their slices must not
-// be modified.
+// Moves returns the unfinished moves from the copy, in ascending order of their epochs. Their slices must not be
+// modified.
 func (d *Directory) Moves() []Move {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -132,9 +133,9 @@ func (d *Directory) PairLive(pair string) bool {
 // entry: until FinishMove, the queues are assigned to the source.
 //
 // BeginMove returns an error that wraps ErrMoving if one of the queues is part of another move, ErrInvalid if the
-// queues are not assigned to one other pair, ErrNoPair if this pair is draining or one of the pairs is joining or
-// leaving, ErrNotMember if a pair is not registered, or the errors of Assign. If the error wraps ErrUnavailable, the
-// move may have begun.
+// queues are not assigned to one other pair, ErrNoPair if this pair is draining or one of the pairs is joining, leaving
+// or being removed, ErrNotMember if a pair is not registered, or the errors of Assign. If the error wraps
+// ErrUnavailable, the move may have begun.
 func (d *Directory) BeginMove(ctx context.Context, queues []string) (m Move, _ error) {
 	queues = slices.Sorted(slices.Values(queues))
 	if err := checkMoveQueues(queues); err != nil {
@@ -328,8 +329,8 @@ func (d *Directory) changeMove(
 }
 
 // FinishMove assigns the queues of a move to this pair, and deletes the intent. The log of this pair must contain the
-// take. m.Queues are the queues that this pair owns under the epoch of the move; without the queues that were deleted
-// since the take, the entries of which FinishMove deletes. The intent may be missing.
+// take. m.Queues are the queues that this pair owns under the epoch of the move. The other queues in the intent were
+// deleted after the take: FinishMove deletes their entries. The intent may be missing.
 //
 // If the directory assigns one of the queues to a third pair, or under a higher epoch to the source, FinishMove returns
 // a *ConflictError. The other errors are those of Assign.
@@ -395,7 +396,8 @@ func (d *Directory) tryFinishMove(ctx context.Context, m Move) (done bool, _ err
 	if err := f.moveGroups(ctx); err != nil || len(f.ops) == 0 {
 		return err == nil, err
 	}
-	// A copy of the directory from before the end of the move has a lower counter. Pairs thereby detect its restore.
+	// A copy of the directory from before the end of the move has a lower counter, so that pairs detect it if it is
+	// restored.
 	counter := h.counter + 1
 	result, err := d.txn(ctx, f.cmps, append(f.ops, d.putCounter(counter))...)
 	if err != nil || !result.Succeeded {
@@ -416,7 +418,7 @@ type finish struct {
 	conflicts []Conflict
 }
 
-// gone returns the entries of the queues of the intent that were deleted since the take.
+// gone returns the entries of those queues of the intent that were deleted after the take.
 func (f *finish) gone(ctx context.Context, intent []*mvccpb.KeyValue) (map[string]stored, error) {
 	entries := map[string]stored{}
 	if len(intent) == 0 {
@@ -494,8 +496,8 @@ func (f *finish) moveGroups(ctx context.Context) error {
 }
 
 // checkMovesOf returns ErrMoving if the directory contains a move from or to this pair. If the pair is not a member,
-// its log contains no moves: it deletes the intents of moves to it, which the restoration of an older directory has
-// left.
+// its log contains no moves. In this case, checkMovesOf deletes the intents of moves to the pair, which are from an
+// older copy of the directory.
 func (d *Directory) checkMovesOf(ctx context.Context, guard []clientv3.Cmp) error {
 	resp, err := d.get(ctx, d.prefix+dirMoves, clientv3.WithPrefix())
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Rebuild writes the part of this pair of a lost or restored directory. An operator starts it at each pair. The first
-// call stops all assignments; they are possible again when all pairs have called Rebuild.
+// Rebuild writes the registration and the entries of this pair to a lost or restored directory. An operator starts it
+// at each pair. The first call stops all assignments; they are possible again when all pairs have called Rebuild.
 //
 // pairs are the names of all pairs of the fleet, as confirmed by the operator. Registered pairs are added. If the
 // operator omits a pair, its queue names may be assigned to other pairs. Report.Waiting returns the pairs that have

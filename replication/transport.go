@@ -218,8 +218,9 @@ type server struct {
 	responder Responder
 }
 
-// NewServer returns the gRPC service of a node. active is called for each connection, and returns the node's Primary or
-// an error, usually ErrNotActive. s serves repair requests from the other node in any role. r responds to handshakes.
+// NewServer returns the gRPC service of a node. active is called for each Replicate and FetchSnapshot call, and returns
+// the node's Primary or an error, usually ErrNotActive. s serves repair requests from the other node in any role. r
+// responds to handshakes.
 func NewServer(active func() (Service, error), s *store.Store, r Responder) lockstepv1.ReplicationServiceServer {
 	return &server{active: active, store: s, responder: r}
 }

@@ -10,10 +10,10 @@
 //
 // The load of a pair has two parts: the used fraction of its space, and its share of the messages that are published in
 // the fleet. The imbalance of a part is the difference between the highest and the lowest value of all pairs. While the
-// imbalance of a part exceeds the threshold, the group is moved that reduces the variance of both parts the most, from
-// the pair with the highest value or to the pair with the lowest. A move is only planned if it reduces the variance,
-// and if it increases no imbalance above the threshold. Therefore, planning ends, no imbalance above the threshold
-// becomes worse, and after the moves of a complete plan, the next plan is empty.
+// imbalance of a part exceeds the threshold, a group moves from the pair with the highest value or to the pair with the
+// lowest. Of these moves, the one that reduces the variance of both parts the most is planned first. A move is only
+// planned if it reduces the variance, and if it increases no imbalance above the threshold. Therefore, planning ends,
+// no imbalance above the threshold becomes worse, and after the moves of a complete plan, the next plan is empty.
 package balance
 
 import (
@@ -32,7 +32,7 @@ const (
 	MinRate = 1000
 	// MaxMoveBytes is the maximum size of a move with more than one group.
 	MaxMoveBytes = 256 << 20
-	// reserve is the fraction of its space, as a divisor, that remains free on the target of a move.
+	// reserve determines the free space that remains on the target of a move: 1/reserve of its space.
 	reserve = 10
 	// maxSteps is the maximum number of groups in a plan of Rebalance.
 	maxSteps = 10_000
@@ -173,7 +173,7 @@ func Rebalance(f *Fleet, o Options) Plan {
 	return p
 }
 
-// Drain plans the moves of all queues of a pair to other pairs: those in to, or all if to is empty.
+// Drain plans moves of all queues of a pair to the pairs in to, or to any other pair if to is empty.
 func Drain(f *Fleet, pair string, to []string) Plan {
 	s := newState(f)
 	p := Plan{Before: s.loads()}

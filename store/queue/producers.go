@@ -254,9 +254,9 @@ func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused
 	return cachedResultOf(kept, code)
 }
 
-// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. An unknown producer may
-// have been evicted together with the result. Apply cannot detect this, and would apply a transaction with a low
-// sequence again.
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If a producer was evicted,
+// it returns txn.ErrProducerForgotten for every unknown producer, because the result may have been evicted as well.
+// Apply accepts low sequences of an unknown producer, and would apply such a transaction again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {

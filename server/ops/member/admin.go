@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Rebuild writes the part of this pair of a lost or restored directory. pairs are the names of all pairs of the fleet.
-// It waits for creations in progress; new creations wait until Rebuild returns. On a node that is not the active, it
-// returns the error of Options.NotActive. The other errors are fleet.ErrOtherName, fleet.ErrNotMember and those of
-// fleet.Directory.Rebuild.
+// Rebuild writes the registration and the entries of this pair to a lost or restored directory. pairs are the names of
+// all pairs of the fleet. It waits for creations in progress; new creations wait until Rebuild returns. On a node that
+// is not the active, it returns the error of Options.NotActive. The other errors are fleet.ErrOtherName,
+// fleet.ErrNotMember and those of fleet.Directory.Rebuild.
 func (m *Manager) Rebuild(ctx context.Context, pairs []string) (fleet.Report, error) {
 	var report fleet.Report
 	err := m.exclusive(ctx, func(p *replication.Primary, d *fleet.Directory) (err error) {

@@ -118,15 +118,16 @@ func (c *creations) inProgress(name string) bool {
 }
 
 // Create assigns the name of a new queue and, if this pair is the owner, calls commit with the ownership epoch of the
-// queue. commit must commit the creation in the term of p, and return after its outcome is known, or no longer
-// possible; it must not return earlier if ctx ends. Concurrent creations of a name are executed one after another.
-// Without a fleet, Create calls commit with the epoch 0. It also does so if the queue exists, so that the log decides:
-// the store then rejects the creation, or returns the result of an earlier attempt.
+// queue. commit must commit the creation in the term of p. Even if ctx ends, it must not return before the outcome is
+// known, or the creation can no longer be committed in that term. Concurrent creations of a name are executed one after
+// another. Without a fleet, Create calls commit with the epoch 0. It also does so if the queue exists, so that the log
+// decides: the store then rejects the creation, or returns the result of an earlier attempt.
 //
 // group is the placement group; if it is empty, the group is the tag of the name, if any. Create returns an
 // *apierror.NotOwnerError if another pair owns the name, the error of Options.NotActive if p is no longer the primary,
-// the errors of commit, and otherwise errors that wrap fleet.ErrUnavailable, fleet.ErrLost, fleet.ErrRestored,
-// fleet.ErrRebuilding, apierror.ErrFeature or apierror.ErrInvalid. Unless commit was called, nothing was logged.
+// the errors of commit, the context's error if ctx ends, and otherwise errors that wrap fleet.ErrUnavailable,
+// fleet.ErrLost, fleet.ErrRestored, fleet.ErrRebuilding, fleet.ErrPartitions, apierror.ErrFeature or
+// apierror.ErrInvalid. Unless commit was called, nothing was logged.
 func (m *Manager) Create(
 	ctx context.Context, p *replication.Primary, queue, group string, commit func(epoch uint64) error,
 ) error {

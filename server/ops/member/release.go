@@ -11,8 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/fleet"
 )
 
-// maxReleases is the maximum number of deleted queues with entries in the directory. Beyond that, Reconcile deletes
-// the entries.
+// maxReleases is the maximum number of names to be released. Reconcile deletes the entries of further deleted queues.
 const maxReleases = 100_000
 
 // releases are the names to be released, oldest first.

@@ -195,7 +195,7 @@ type work struct {
 	reconciled time.Time     // when Reconcile succeeded; zero if it must be called
 }
 
-// step joins the fleet, or updates the directory.
+// step joins the fleet if the pair is not a member, and updates the directory. It does nothing if the pair has left.
 func (w *work) step(ctx context.Context) error {
 	if err := lock(ctx, w.m.working); err != nil {
 		return err

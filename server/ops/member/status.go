@@ -21,8 +21,8 @@ type Status struct {
 	// Directory is the state of the copy of the directory, and Pairs the number of registered pairs in it.
 	Directory fleet.Status
 	Pairs     int
-	// Active reports whether this node is the active of its pair, and its site is no replica. The fields below are set
-	// only if it is.
+	// Active reports whether this node is the active of its pair, and its site is neither a replica nor a stopped
+	// primary. Otherwise, the fields below are not set.
 	Active bool
 	// Left reports whether Leave was called in this term, or the pair has left since the start of this process. If it was
 	// successful, the pair joins again when the node has been restarted.

@@ -5,20 +5,20 @@
 // The active of the target performs each move. The log of the target contains its state, so that a restarted node, or
 // the next active, continues:
 //
-//  1. An intent in the directory requests the move (fleet.Directory.BeginMove). The target commits the begin of the
+//  1. An intent in the directory requests the move (fleet.Directory.BeginMove). The target commits the start of the
 //     import.
 //  2. The target pulls the messages from the active of the source, in several passes, and compares digests of both
 //     copies. In the meantime, the source serves the queues.
-//  3. If the last pass was short, the source fences the queues. The target pulls the rest of the messages and the
-//     state, compares the digests of these, and takes the queues. If this is not finished within fenceLimit, the target
-//     cancels the move.
+//  3. After a short pass, or after the maximum number of passes, the source fences the queues. The target pulls the
+//     rest of the messages and the state, compares the digests of these, and takes the queues. If this is not finished
+//     within fenceLimit, the target cancels the move.
 //  4. After the take, the target changes the directory, the source deletes its copy, and the target forgets the move.
 //     After a cancellation, the source removes its fence, the target deletes the intent, and forgets the move.
 //
 // If an operator has removed the target as lost, the active of the source ends the move (decision 0043).
 //
-// Every step can be repeated. A node executes its moves one after another, so that the epochs of imports ascend; a move
-// of which the source does not respond does not delay the others.
+// Every step can be repeated. A node executes its moves one after another, so that the epochs of imports ascend. If the
+// source of a move does not respond, the node continues with the next move, and tries the move again later.
 package mover
 
 import (
@@ -57,13 +57,13 @@ const (
 	// retryInterval is the interval between attempts after a failure, and retryFenced that while the queues are fenced.
 	retryInterval = time.Second
 	retryFenced   = 50 * time.Millisecond
-	// maxEnded is the number of moves that have ended of which the state is kept for ListMoves.
+	// maxEnded is the maximum number of ended moves in the response to ListMoves.
 	maxEnded = 100
 )
 
 // Member is the membership of the pair in the fleet.
 type Member interface {
-	// Directory returns the directory, or nil until the pair has joined the fleet.
+	// Directory returns the directory, or nil until the node belongs to a pair.
 	Directory() *fleet.Directory
 	SetBlocked(f func(queue string) bool)
 }
@@ -97,7 +97,7 @@ type Manager struct {
 	primary  *replication.Primary
 	wake     chan struct{} // closed and replaced after a change of primary, or a new request
 	progress map[uint64]*Progress
-	// open contains the moves of which the source is known to have no fence.
+	// open contains the moves for which the source is known to have no fence.
 	open map[uint64]bool
 	// lost contains the errors of the last attempts to end moves from this pair to pairs that were removed.
 	lost   map[uint64]error
@@ -297,8 +297,8 @@ func (m *Manager) blocked(name string) bool {
 	return false
 }
 
-// Moves returns the moves that have not ended, and the last ones to this pair that have ended, in the order of their
-// epochs. current is false if moves to other pairs may be missing.
+// Moves returns the unfinished moves of the fleet, and the last ended moves to this pair, in the order of their epochs.
+// current is false if moves to other pairs may be missing.
 func (m *Manager) Moves() (moves []Progress, current bool) {
 	all := map[uint64]Progress{}
 	if d := m.o.Member.Directory(); d != nil {

@@ -30,8 +30,8 @@ type Stats struct {
 	// Done and NotMoved are the numbers of moves to this pair that have ended, and CopiedBytes is the size of all messages
 	// that were copied to this pair, since the start of the node.
 	Done, NotMoved, CopiedBytes uint64
-	// Fenced are the moves because of which clients cannot use queues for at least FencedAfter, and Stuck those without
-	// progress for at least StuckAfter. Both are descriptions for an operator, in the order of the epochs.
+	// Fenced are the moves that have made queues unavailable for at least FencedAfter, and Stuck those without progress
+	// for at least StuckAfter. Both are descriptions for an operator, in the order of the epochs.
 	Fenced, Stuck []string
 }
 
@@ -169,7 +169,7 @@ func (o *observer) lasts(w watched, limit time.Duration) bool {
 	return o.now.Sub(since) >= limit
 }
 
-// source observes a move of which the queues are fenced at this pair.
+// source observes a move with queues that are fenced at this pair.
 func (o *observer) source(move *queue.Move) {
 	if err := o.m.lost[move.Epoch]; err != nil {
 		if o.lasts(watched{epoch: move.Epoch, fenced: true}, FencedAfter) {
@@ -199,7 +199,7 @@ func (o *observer) taken(move *queue.Move) bool {
 	})
 }
 
-// waitingSource observes a move to another pair which has not fenced queues of this pair.
+// waitingSource observes a move of queues of this pair that are not fenced yet.
 func (o *observer) waitingSource(intent fleet.Move) {
 	reason := o.notLive(intent.To)
 	if reason != "" && o.lasts(watched{epoch: intent.Epoch, phase: PhaseWaiting}, StuckAfter) {

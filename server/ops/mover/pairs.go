@@ -56,8 +56,8 @@ func (s pairs) client(address string) (pb.FleetServiceClient, error) {
 	return pb.NewFleetServiceClient(c), nil
 }
 
-// find returns a client of the active of the source of a move, and its response to GetMoveSource. An error of a node
-// that is the active of this pair is returned as is; otherwise, the error is errUnreachable.
+// find returns a client of the active of the source of a move, and its response to GetMoveSource. The error wraps
+// txn.ErrQueueNotFound if the source does not have one of the queues, and otherwise errUnreachable.
 func (s pairs) find(
 	ctx context.Context, d *fleet.Directory, move fleet.Move,
 ) (pb.FleetServiceClient, *pb.GetMoveSourceResponse, error) {

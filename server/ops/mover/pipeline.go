@@ -32,7 +32,7 @@ func newPipeline(ctx context.Context, p *replication.Primary) *pipeline {
 	return &pipeline{ctx: ctx, p: p, outcomes: make(chan outcome, pipelineDepth)}
 }
 
-// submit adds a transaction with messages of the given size. It returns the error of an earlier one.
+// submit adds a transaction with messages of the given size. The error may be that of an earlier transaction.
 func (l *pipeline) submit(bytes uint64, fill func(*txn.Builder)) error {
 	if l.pending == pipelineDepth {
 		if err := l.wait(); err != nil {

@@ -147,7 +147,7 @@ func (w *worker) drop(ctx context.Context, move fleet.Move) error {
 	return nil
 }
 
-// begin commits the begin of the import.
+// begin commits the start of the import.
 func (w *worker) begin(ctx context.Context, move fleet.Move) error {
 	w.m.update(move, func(p *Progress) { p.Phase = PhaseWaiting })
 	_, source, err := w.pairs.find(ctx, w.d, move)
@@ -174,7 +174,7 @@ func (w *worker) orCancel(ctx context.Context, move fleet.Move, err error) error
 	return w.cancel(ctx, move, err)
 }
 
-// permanent reports whether an error cannot be removed by another attempt.
+// permanent reports whether another attempt cannot succeed after an error.
 func permanent(err error) bool {
 	_, refused := errors.AsType[txn.Code](err)
 	return refused || errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, txn.ErrQueueInUse) ||
@@ -256,7 +256,7 @@ func (t *transfer) check(source *pb.GetMoveSourceResponse, logged *queue.Move) e
 	return nil
 }
 
-// copy pulls and verifies messages until a pass is short.
+// copy pulls and verifies messages until a pass is short, or the maximum number of passes is reached.
 func (t *transfer) copy(ctx context.Context) error {
 	prepared, last := false, maxPasses
 	for pass := 1; ; pass++ {
@@ -528,7 +528,7 @@ func (t *transfer) compare(ctx context.Context, logged *queue.Move, digests []*p
 	return nil
 }
 
-// finish changes the directory after the take, lets the source delete its copy, and forgets the move.
+// finish changes the directory after the take, requests the source to delete its copy, and forgets the move.
 func (w *worker) finish(ctx context.Context, move fleet.Move) error {
 	w.m.update(move, func(p *Progress) { p.Phase = PhaseTaken })
 	owned := fleet.Move{Epoch: move.Epoch, From: move.From, To: move.To}
@@ -556,7 +556,7 @@ func (w *worker) finish(ctx context.Context, move fleet.Move) error {
 	return nil
 }
 
-// dropAtSource lets the source delete its copy. A source that was removed from the fleet keeps it.
+// dropAtSource requests the source to delete its copy. A source that was removed from the fleet keeps it.
 func (w *worker) dropAtSource(ctx context.Context, move fleet.Move) error {
 	if w.d.IsForgotten(move.From) {
 		return nil

@@ -34,7 +34,7 @@ type Manager interface {
 	Status() member.Status
 	// Directory returns the directory. It returns nil on a node that does not belong to a pair yet.
 	Directory() *fleet.Directory
-	// Rebuild writes the part of this pair of a lost or restored directory.
+	// Rebuild writes the registration and the entries of this pair to a lost or restored directory.
 	Rebuild(ctx context.Context, pairs []string) (fleet.Report, error)
 	// Leave removes this pair from the fleet.
 	Leave(ctx context.Context) error
