@@ -105,7 +105,7 @@ func (o *owners) learn(from *pairConn, n *pb.NotOwner) (*pairConn, error) {
 	return pair, nil
 }
 
-// put adds an entry, and removes any other entry if the cache is full. mu is held.
+// put adds an entry. If the cache is full, it removes an arbitrary other entry. mu is held.
 func (o *owners) put(key string, value owner) {
 	if _, ok := o.entries[key]; !ok && len(o.entries) >= maxOwners {
 		for other := range o.entries {

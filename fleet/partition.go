@@ -30,8 +30,8 @@ func (c *contents) countPartition(name string, n int) {
 	}
 }
 
-// Partitions returns the number of partitions of a queue, as stated by the names of its partitions in the copy, or 0
-// without one. If pairs have joined with different numbers, it returns the lowest.
+// Partitions returns the number of partitions of a queue, as stated by the names of its partitions in the copy, or 0 if
+// it has none. If pairs have joined with different numbers, it returns the lowest.
 func (d *Directory) Partitions(queue string) (count int) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()

@@ -18,7 +18,7 @@ import (
 // StatePart is a part of the state of a queue that moves to another pair. The pairs have one kind.
 type StatePart struct {
 	Pairs []txn.StatePair
-	// Last reports whether no pairs follow. Pairs is then empty, like in the last txn.OpImportState.
+	// Last reports whether no pairs follow. Pairs is then empty, as in the last txn.OpImportState.
 	Last bool
 }
 
@@ -108,7 +108,7 @@ func (s *Store) exportMemory(id, epoch uint64, after []byte, b *partBuilder) err
 	return nil
 }
 
-// exportable returns a queue of which the state does not change. s.mu must be held.
+// exportable returns a queue if its state does not change during the move. s.mu must be held.
 func (s *Store) exportable(id, epoch uint64) (*queue.Queue, error) {
 	q := s.state.Queue(id)
 	if q == nil || !s.state.Exportable(q, epoch) {
@@ -117,8 +117,8 @@ func (s *Store) exportable(id, epoch uint64) (*queue.Queue, error) {
 	return q, nil
 }
 
-// exportIDs calls add with the message IDs that follow a key, until add returns false. If more than most of them are
-// not in the tree, it writes a checkpoint first.
+// exportIDs calls add with the message IDs that follow a key, until add returns false. most is the maximum number of
+// message IDs that are not in the tree yet; if there are more, exportIDs writes a checkpoint first.
 func (s *Store) exportIDs(
 	ctx context.Context, id uint64, after []byte, most int, add func(txn.StatePair) bool,
 ) error {
@@ -187,7 +187,8 @@ func (s *Store) mergeIDs(it *tree.Iterator, unwritten []txn.StatePair, add func(
 const digestStateBytes = 1 << 20
 
 // DigestState returns the digest of the state of a queue that is fenced, or complete and incoming, under the epoch, and
-// the number of its messages. The digests of both are equal. The errors are those of ExportState.
+// the number of its messages. The digests of a fenced queue and of its complete copy are equal. The errors are those of
+// ExportState.
 func (s *Store) DigestState(ctx context.Context, id, epoch uint64) (sum [sha256.Size]byte, messages uint64, _ error) {
 	h := sha256.New()
 	var after []byte

@@ -11,8 +11,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Forwarder connects a client to all pairs of a fleet. Its own calls are sent to this pair, and follow NOT_OWNER before
-// the first response, except streams with several requests. All calls have the rights of the client.
+// Forwarder connects a client to all pairs of a fleet. Its own methods send calls to this pair, and follow NOT_OWNER.
+// They do not follow it after the first response of a stream, or in streams with several requests. All calls have the
+// rights of the client.
 type Forwarder interface {
 	grpc.ClientConnInterface
 

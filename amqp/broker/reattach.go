@@ -11,9 +11,8 @@ import (
 // maxAttachWait is the maximum time for which an attach waits for the owner of a queue that no other pair has named.
 const maxAttachWait = 3 * time.Second
 
-// reattach reports whether another stream must be opened, after it has waited: at the owner after NOT_OWNER, and at the
-// same pair if this pair has no active node. The deliveries of the ended stream are withdrawn, because they are
-// delivered again.
+// reattach waits, and reports whether another stream must be opened: at the owner after NOT_OWNER, or at the same pair
+// if that pair has no active node. The deliveries of the ended stream are withdrawn, because they are delivered again.
 func (s *consumer) reattach(err error) bool {
 	if s.c.fleet == nil || s.ctx.Err() != nil {
 		return false

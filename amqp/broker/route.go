@@ -151,7 +151,7 @@ func (p *publisher) transfer(rt *route) {
 	p.busy.Done()
 }
 
-// returnRefused cancels the moves of queues of which the pipeline has requests in flight, after its stream has ended.
+// returnRefused cancels the moves of queues for which the pipeline has requests in flight, after its stream has ended.
 // The outcome of these requests is unknown, so they are retried. The refused requests, which precede them, are sent
 // again before them: the pair may own the queue again. mu is held.
 func (p *publisher) returnRefused(pl *pipeline) {
@@ -241,7 +241,7 @@ func (p *pipeline) extract(queue string) (entries []entry) {
 	return entries
 }
 
-// resume makes the node look up a queue again, at the next request for the queue. mu is held.
+// resume marks the next request for a queue, so that the node looks up the queue again. mu is held.
 func (p *pipeline) resume(queue string) {
 	if p.resuming == nil {
 		p.resuming = make(map[string]bool)

@@ -80,18 +80,18 @@ func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState
 	return n.fail(ctx, "set the state of pair "+pair, err)
 }
 
-// RebuildDirectory writes the part of this node's pair of a lost or restored directory. pairs contains the names of all
-// pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors: [client.ErrInvalid];
-// [client.ErrRefused] if the pair has not joined a fleet; [client.ErrUnavailable] if etcd does not respond, or the
-// directory belongs to another fleet.
+// RebuildDirectory writes the registration and the queues of this node's pair to a lost or restored directory. pairs
+// contains the names of all pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors:
+// [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet; [client.ErrUnavailable] if etcd does not
+// respond, or the directory belongs to another fleet.
 func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.RebuildDirectoryResponse, error) {
 	resp, err := n.fleet().RebuildDirectory(ctx, &pb.RebuildDirectoryRequest{Pairs: pairs})
 	return resp, n.fail(ctx, "rebuild the directory", err)
 }
 
 // LeaveFleet removes this node's pair from its fleet. The node must be the active of its pair. Errors:
-// [client.ErrRefused] if the pair has queues and is not the last pair; [client.ErrUnavailable] if etcd does not
-// respond; [client.ErrOutcomeUnknown].
+// [client.ErrRefused] if the pair has queues and is not the last pair, or if a move from or to it has not ended;
+// [client.ErrUnavailable] if etcd does not respond; [client.ErrOutcomeUnknown].
 func (n *Node) LeaveFleet(ctx context.Context) error {
 	if _, err := n.fleet().LeaveFleet(ctx, &pb.LeaveFleetRequest{}); err != nil {
 		return wrap("leave the fleet", n.node.OnceError(ctx, err))
@@ -99,9 +99,9 @@ func (n *Node) LeaveFleet(ctx context.Context) error {
 	return nil
 }
 
-// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. While moves from
-// the pair have not ended, the response contains their epochs: repeat the call. Errors: [client.ErrRefused] if the pair
-// is live, or is not registered; [client.ErrUnavailable] if etcd does not respond.
+// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. If moves from the
+// pair have not ended, the response contains their epochs: call ForgetPair again after they have ended. Errors:
+// [client.ErrRefused] if the pair is live, or is not registered; [client.ErrUnavailable] if etcd does not respond.
 func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairResponse, error) {
 	resp, err := n.fleet().ForgetPair(ctx, &pb.ForgetPairRequest{Pair: pair})
 	return resp, n.fail(ctx, "forget pair "+pair, err)
@@ -117,9 +117,9 @@ func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*
 	return resp, n.fail(ctx, "move queues", err)
 }
 
-// Moves returns the moves of queues that have not ended. If the node is the active of its pair, it also returns the
-// last moves to this pair that have ended, and the progress of the moves to this pair. Errors: [client.ErrRefused] if
-// the pair belongs to no fleet.
+// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the last ended
+// moves to this pair, and the progress of the moves to this pair. Errors: [client.ErrRefused] if the pair belongs to no
+// fleet.
 func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
 	resp, err := n.fleet().ListMoves(ctx, &pb.ListMovesRequest{})
 	return resp, n.fail(ctx, "list moves", err)

@@ -63,8 +63,8 @@ type Conn interface {
 }
 
 // Client connects one caller to all pairs of the fleet. Its own methods send calls to this pair, and follow NOT_OWNER.
-// They follow it only before the first response, and not in streams with several requests; with producers, the caller
-// must use Pair instead. A Client is safe for concurrent use.
+// They do not follow it after the first response of a stream, or in streams with several requests. For requests with a
+// producer, the caller must use Pair instead. A Client is safe for concurrent use.
 type Client struct {
 	o      Options
 	caller atomic.Pointer[Caller]

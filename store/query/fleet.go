@@ -15,8 +15,8 @@ func Fleet(s *store.Store) (fleet queue.FleetState) {
 }
 
 // WatchFleet returns a channel that receives a value after the pair has joined or left a fleet, or after a move of
-// queues has changed (Moves). The installation of a
-// snapshot counts as a change. Signals are coalesced. The caller must call cancel.
+// queues has changed (Moves). The installation of a snapshot counts as a change. Signals are coalesced. The caller must
+// call cancel.
 func WatchFleet(s *store.Store) (changed <-chan struct{}, cancel func()) {
 	return s.Watch(queue.FleetQueue)
 }

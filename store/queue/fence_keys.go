@@ -104,8 +104,8 @@ func (l *Loader) linkMoves() error {
 	return nil
 }
 
-// endMoves removes moves that have no effect outside a fleet: the state is a copy of the state of a member
-// (DetachedFleet). Imports remain until they are canceled.
+// endMoves removes fenced, taken and canceled moves from a state that is not a member of a fleet, such as a detached
+// copy (DetachedFleet). Imports remain until they are canceled.
 func (s *State) endMoves() {
 	if s.fleet.Member() {
 		return

@@ -415,8 +415,8 @@ func (c *cursor) importedID(v *cursor, q *Queue) (g *idGeneration, h idHash, e i
 	return g, h, e
 }
 
-// checkComplete verifies that the state of an incoming queue is complete, and that all messages are imported that some
-// subscription needs. It visits at most the given number of chunks: more chunks cannot be complete.
+// checkComplete verifies that the state of an incoming queue is complete, and that all messages that a subscription
+// needs are imported. It visits at most the given number of chunks: more chunks cannot be complete.
 func (q *Queue) checkComplete(mq *movedQueue, chunks uint64) txn.Code {
 	if mq.after == nil {
 		return txn.ErrMoveIncomplete

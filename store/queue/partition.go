@@ -9,7 +9,7 @@ import (
 )
 
 // Partitions returns the number of partitions of a queue, as stated by the names of its partitions at this pair, or 0
-// without one.
+// if this pair has none of them.
 func (s *State) Partitions(name string) (count int) {
 	prefix := name + txn.PartitionSign
 	s.names.from(prefix, func(q *Queue) bool {

@@ -5,7 +5,7 @@
 // Package fleet moves queues between three pairs of real processes, with an etcd process, under load. Producers and
 // consumers are clients in Go and Python and AMQP clients; each kind consumes another subscription. In each round,
 // processes are killed: the active, the standby or both nodes of the source or of the target, the active of the third
-// pair, etcd, or the node that received the request. The moves stop before a chosen step, at which they are killed.
+// pair, etcd, or the node that received the request. The move stops before a chosen step, where the kill takes place.
 //
 //	LOCKSTEP_MOVES=100              number of rounds (default 14)
 //	LOCKSTEP_MOVE_MESSAGES=1000000  messages in each of the two queues before the first round (default 20000)

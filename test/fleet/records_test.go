@@ -30,8 +30,8 @@ type record struct {
 	timeMS int64 // time at which the active created the transaction
 	code   txn.OpCode
 	epoch  uint64
-	other  string   // other pair, for a fence and the begin of an import
-	queues []string // for the begin of an import
+	other  string   // other pair, for a fence and the start of an import
+	queues []string // for the start of an import
 }
 
 // logs contains the operations of moves in the logs of all nodes.

@@ -283,7 +283,8 @@ func (w *world) Locate(ctx context.Context, queue string) (string, error) {
 
 var _ cluster.Target = (*world)(nil)
 
-// client creates a client that is configured with the nodes of a pair. It does not reach the node except.
+// client creates a client that is configured with the nodes of a pair. It does not reach the node with the address in
+// except.
 func (w *world) client(
 	ctx context.Context, addresses []string, except string, more ...grpc.DialOption,
 ) (*client.Client, error) {
@@ -300,7 +301,7 @@ func (w *world) client(
 
 func (p *pair) addresses() []string { return []string{p.members[0].address, p.members[1].address} }
 
-// NewClient implements cluster.Target. Each client has the addresses of another pair.
+// NewClient implements cluster.Target. Consecutive clients have the addresses of different pairs.
 func (w *world) NewClient(ctx context.Context, more ...grpc.DialOption) (*client.Client, error) {
 	p := w.pairs[(w.seed+w.clients.Add(1))%uint64(len(w.pairs))]
 	return w.client(ctx, p.addresses(), "", more...)

@@ -182,7 +182,7 @@ func openWatch(ctx context.Context, c *clientv3.Client, prefix string, from int6
 	}})
 }
 
-// Server responds as a real etcd.
+// Server responds like a real etcd.
 func TestServerEqualsEtcd(t *testing.T) {
 	etcd := coordtest.StartEtcd(t, t.TempDir(), "")
 	defer func() { require.NoError(t, etcd.Close()) }()

@@ -18,7 +18,8 @@ import (
 // maxTxnOps is the default limit of operations in a transaction of etcd.
 const maxTxnOps = 128
 
-// inRange reports whether a key is in a range of etcd: end nil means a single key, and "\0" all keys from key on.
+// inRange reports whether k is in a range of etcd keys. An empty end means only key, and "\0" means all keys from key
+// on.
 func inRange(k string, key, end []byte) bool {
 	switch {
 	case len(end) == 0:

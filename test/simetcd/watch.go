@@ -118,7 +118,7 @@ func (w *watcher) request(r *etcdserverpb.WatchRequest) {
 	}
 }
 
-// replayLocked sends the changes from a revision on for the last created watch. 0: none.
+// replayLocked sends the changes from a revision on to the last created watch. If from is 0, it sends none.
 func (w *watcher) replayLocked(from int64) {
 	r := w.watches[w.last]
 	var events []*mvccpb.Event

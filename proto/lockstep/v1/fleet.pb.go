@@ -38,7 +38,7 @@ const (
 	MovePhase_MOVE_PHASE_COPYING MovePhase = 2
 	// The source may have fenced the queues; the target copies the rest.
 	MovePhase_MOVE_PHASE_FENCED MovePhase = 3
-	// The target owns the queues. The directory is changed, and the source deletes its copy.
+	// The target owns the queues. The directory must still be changed, or the source must still delete its copy.
 	MovePhase_MOVE_PHASE_TAKEN MovePhase = 4
 	// The move was canceled. The source removes its fence.
 	MovePhase_MOVE_PHASE_CANCELED MovePhase = 5

@@ -49,10 +49,11 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// FleetService reads and changes the directory of a fleet. All methods require the right to operate at the pair that
-// receives the request. GetFleet and ListPlacements read the copy of the directory in the memory of the node; rules and
-// states are changed in etcd. Each node serves these requests. RebuildDirectory and LeaveFleet are served by the active
-// node of a pair; other nodes return FAILED_PRECONDITION with a `NotActive` detail.
+// FleetService reads and changes the directory of a fleet, and moves queues between its pairs. All methods require the
+// right to operate at the pair that receives the request; the nodes of other pairs may call the methods for the target
+// of a move. GetFleet and ListPlacements read the copy of the directory in the memory of the node; rules and states are
+// changed in etcd. Each node serves these requests. RebuildDirectory, LeaveFleet and the methods for moves, except
+// ListMoves, are served by the active node of a pair; other nodes return FAILED_PRECONDITION with a `NotActive` detail.
 //
 // All methods of a pair without `fleet.pair` return ERROR_REASON_FLEET_STATE. Requests that use etcd also return
 // ERROR_REASON_DIRECTORY_UNAVAILABLE if etcd does not respond, or if the directory is lost, restored from an older copy
@@ -80,11 +81,12 @@ type FleetServiceClient interface {
 	RebuildDirectory(ctx context.Context, in *RebuildDirectoryRequest, opts ...grpc.CallOption) (*RebuildDirectoryResponse, error)
 	// LeaveFleet removes this pair from the fleet. `fleet.pair` must then be removed from the settings of its nodes:
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
-	// has queues and is not the last pair; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
+	// has queues and is not the last pair, or if a move from or to the pair has not ended;
+	// ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(ctx context.Context, in *LeaveFleetRequest, opts ...grpc.CallOption) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
-	// While moves from the pair have not ended, its registration and the names of their queues remain: repeat the request.
+	// Until moves from the pair have ended, its registration and the names of their queues remain: repeat the request then.
 	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
 	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	ForgetPair(ctx context.Context, in *ForgetPairRequest, opts ...grpc.CallOption) (*ForgetPairResponse, error)
@@ -93,7 +95,7 @@ type FleetServiceClient interface {
 	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
 	// target is draining, or if a node does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	MoveQueues(ctx context.Context, in *MoveQueuesRequest, opts ...grpc.CallOption) (*MoveQueuesResponse, error)
-	// ListMoves returns the moves that have not ended, and the last moves to this pair that have ended since the node
+	// ListMoves returns the unfinished moves of the fleet, and the last moves to this pair that have ended since the node
 	// became active.
 	ListMoves(ctx context.Context, in *ListMovesRequest, opts ...grpc.CallOption) (*ListMovesResponse, error)
 	// CancelMove cancels a move to this pair. The source serves the queues again. Served by the active node of the target.
@@ -349,10 +351,11 @@ func (c *fleetServiceClient) DropMoved(ctx context.Context, in *DropMovedRequest
 // All implementations must embed UnimplementedFleetServiceServer
 // for forward compatibility.
 //
-// FleetService reads and changes the directory of a fleet. All methods require the right to operate at the pair that
-// receives the request. GetFleet and ListPlacements read the copy of the directory in the memory of the node; rules and
-// states are changed in etcd. Each node serves these requests. RebuildDirectory and LeaveFleet are served by the active
-// node of a pair; other nodes return FAILED_PRECONDITION with a `NotActive` detail.
+// FleetService reads and changes the directory of a fleet, and moves queues between its pairs. All methods require the
+// right to operate at the pair that receives the request; the nodes of other pairs may call the methods for the target
+// of a move. GetFleet and ListPlacements read the copy of the directory in the memory of the node; rules and states are
+// changed in etcd. Each node serves these requests. RebuildDirectory, LeaveFleet and the methods for moves, except
+// ListMoves, are served by the active node of a pair; other nodes return FAILED_PRECONDITION with a `NotActive` detail.
 //
 // All methods of a pair without `fleet.pair` return ERROR_REASON_FLEET_STATE. Requests that use etcd also return
 // ERROR_REASON_DIRECTORY_UNAVAILABLE if etcd does not respond, or if the directory is lost, restored from an older copy
@@ -380,11 +383,12 @@ type FleetServiceServer interface {
 	RebuildDirectory(context.Context, *RebuildDirectoryRequest) (*RebuildDirectoryResponse, error)
 	// LeaveFleet removes this pair from the fleet. `fleet.pair` must then be removed from the settings of its nodes:
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
-	// has queues and is not the last pair; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
+	// has queues and is not the last pair, or if a move from or to the pair has not ended;
+	// ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
-	// While moves from the pair have not ended, its registration and the names of their queues remain: repeat the request.
+	// Until moves from the pair have ended, its registration and the names of their queues remain: repeat the request then.
 	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
 	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	ForgetPair(context.Context, *ForgetPairRequest) (*ForgetPairResponse, error)
@@ -393,7 +397,7 @@ type FleetServiceServer interface {
 	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
 	// target is draining, or if a node does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	MoveQueues(context.Context, *MoveQueuesRequest) (*MoveQueuesResponse, error)
-	// ListMoves returns the moves that have not ended, and the last moves to this pair that have ended since the node
+	// ListMoves returns the unfinished moves of the fleet, and the last moves to this pair that have ended since the node
 	// became active.
 	ListMoves(context.Context, *ListMovesRequest) (*ListMovesResponse, error)
 	// CancelMove cancels a move to this pair. The source serves the queues again. Served by the active node of the target.

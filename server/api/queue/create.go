@@ -231,9 +231,9 @@ func (c *creation) repeat(ctx context.Context) (*txn.Result, error) {
 	return c.commit(ctx, 0)
 }
 
-// refuse returns an error for a queue that does not exist at this pair. For a retry, the outcome is decided in the log:
-// a purge is logged, which is refused, unless an earlier attempt was committed. If the owner is unknown, a retry is not
-// logged, because its sequence could then not create the queue later.
+// refuse returns an error for a queue that does not exist at this pair. For a retry, the log decides the outcome:
+// refuse logs a purge without a queue, which is refused unless an earlier attempt was committed. If the owner is
+// unknown, a retry is not logged, because its sequence could then not create the queue later.
 func (c *creation) refuse(ctx context.Context, because error) (*txn.Result, error) {
 	if !c.origin.retry || !errors.Is(because, apierror.ErrNotOwner) && !errors.Is(because, txn.ErrQueueNotFound) {
 		return nil, because

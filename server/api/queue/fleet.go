@@ -36,7 +36,7 @@ func (s *Service) SetMember(m *member.Manager) {
 }
 
 // resolve reads the state that a request depends on, at one LSN: the stored result of a retry (INV-10), or the queues
-// of the request. missing is the error for queues that do not exist at this pair; their targets have no Found.
+// of the request. missing is the error for queues that do not exist at this pair; Found of their targets is false.
 //
 // Each lookup of the name of a queue that a client has sent must call resolve, so that the client gets the owner of a
 // queue of another pair.

@@ -90,7 +90,8 @@ func (r *PairReconciler) draining(pair *v1alpha1.LockstepPair, err error) (ctrl.
 	return ctrl.Result{RequeueAfter: r.StepInterval}, nil
 }
 
-// mustDrain reports whether the queues of a deleted pair must be moved: not if its whole fleet is deleted.
+// mustDrain reports whether the queues of a deleted pair must be moved. It returns false for a pair without a fleet, if
+// the LockstepFleet is deleted, or if SkipDrainAnnotation is set.
 func (r *PairReconciler) mustDrain(ctx context.Context, pair *v1alpha1.LockstepPair) (bool, error) {
 	if pair.Spec.Fleet.Pair == "" || pair.Annotations[v1alpha1.SkipDrainAnnotation] == "true" {
 		return false, nil

@@ -55,7 +55,7 @@ func (r *FleetReconciler) SetupWithManager(mgr ctrl.Manager) error {
 	return nil
 }
 
-// Reconcile creates the missing pairs, deletes the others, and changes at most one pair.
+// Reconcile creates missing pairs, deletes pairs that are no longer in the spec, and changes at most one pair.
 func (r *FleetReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	fleet := &v1alpha1.LockstepFleet{}
 	if err := r.Get(ctx, req.NamespacedName, fleet); err != nil {

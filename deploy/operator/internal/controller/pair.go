@@ -166,7 +166,7 @@ func (r *PairReconciler) condition(pair *v1alpha1.LockstepPair, kind string, is 
 	r.Events.Eventf(pair, nil, level, reason, "Reconcile", "%s", text)
 }
 
-// observed is the state of a pair at the begin of a step.
+// observed is the state of a pair at the start of a step.
 type observed struct {
 	p *objects.Pair
 	// applied are the generations of the StatefulSets of nodes and witness after the last change.

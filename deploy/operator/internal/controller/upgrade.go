@@ -64,7 +64,7 @@ func (r *PairReconciler) upgrade(ctx context.Context, pair *v1alpha1.LockstepPai
 	return r.upgradeNodes(ctx, pair, o)
 }
 
-// startLimit is the age of a pod from which it is not considered to be starting.
+// startLimit is the age from which a pod is no longer considered to be starting.
 const startLimit = 5 * time.Minute
 
 func young(pod *corev1.Pod) bool { return time.Since(pod.CreationTimestamp.Time) < startLimit }
