@@ -12,7 +12,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Fleet connects a session to all pairs of a fleet. Its own calls are sent to this pair, and follow NOT_OWNER.
+// Fleet connects a session to all pairs of a fleet. Its own methods send calls to this pair, and follow NOT_OWNER.
 type Fleet interface {
 	grpc.ClientConnInterface
 
@@ -51,7 +51,7 @@ func (v *View) Queues(ctx context.Context) (grpc.ClientConnInterface, error) {
 	return p.cc, nil
 }
 
-// place is cached in the view.
+// place returns the connection for the calls of the page. It is cached in the view.
 func (v *View) place(ctx context.Context) (*place, error) {
 	v.placeMu.Lock()
 	defer v.placeMu.Unlock()

@@ -465,8 +465,8 @@ func (x *executor) restartEtcd() {
 // if all nodes that know the highest epoch are down, it cannot be detected.
 const afterRestore = 2 * time.Second
 
-// restoreDirectory restores the last copy of the directory, and rebuilds it as an operator does. It has no effect during
-// other faults.
+// restoreDirectory restores the last copy of the directory, and rebuilds it as an operator does. It has no effect
+// during other faults.
 func (x *executor) restoreDirectory() {
 	up := !slices.ContainsFunc(x.members(), func(m *member) bool { return !m.up })
 	if len(x.endings) > 0 || x.dirDown || !up || !x.copied || x.directoryProblem(x.ctx) != "" {

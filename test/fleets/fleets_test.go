@@ -35,7 +35,7 @@ var (
 const (
 	// finishLimit is the limit for the delivery of the remaining messages.
 	finishLimit = 2 * time.Minute
-	// everyLabel is the number of seeds from which each label must have been counted.
+	// everyLabel is the minimum number of seeds with which each label must have been counted.
 	everyLabel = 100
 )
 

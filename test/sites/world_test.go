@@ -51,7 +51,7 @@ const (
 	switchLimit     = 30 * time.Second
 	switchoverLimit = 5 * time.Second
 	promotionLimit  = 10 * time.Second
-	// everyLabel is the number of seeds from which each label of a test must have been counted.
+	// everyLabel is the minimum number of seeds with which each label of a test must have been counted.
 	everyLabel = 100
 	// epochBits is the bit position of the epoch in the terms that conns report.
 	epochBits = 32

@@ -86,7 +86,8 @@ type FleetServiceClient interface {
 	LeaveFleet(ctx context.Context, in *LeaveFleetRequest, opts ...grpc.CallOption) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
-	// Until moves from the pair have ended, its registration and the names of their queues remain: repeat the request then.
+	// Until the moves from the pair have ended, its registration and the names of their queues remain. Repeat the request
+	// after these moves have ended.
 	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
 	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	ForgetPair(ctx context.Context, in *ForgetPairRequest, opts ...grpc.CallOption) (*ForgetPairResponse, error)
@@ -388,7 +389,8 @@ type FleetServiceServer interface {
 	LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
-	// Until moves from the pair have ended, its registration and the names of their queues remain: repeat the request then.
+	// Until the moves from the pair have ended, its registration and the names of their queues remain. Repeat the request
+	// after these moves have ended.
 	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
 	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	ForgetPair(context.Context, *ForgetPairRequest) (*ForgetPairResponse, error)

@@ -377,7 +377,7 @@ func equalRules(a, b *pb.AccessRule) bool {
 	return subject(a) == subject(b) && slices.Equal(grants(a), grants(b))
 }
 
-// common removes the objects that all pairs have from their lists, and returns them.
+// common returns the objects that all pairs have, and removes them from the lists of the pairs.
 func common[T any](pairs []*pairSettings, of func(*settings) *[]T, equal func(a, b T) bool) (shared []T) {
 	shared = []T{}
 	if len(pairs) == 0 {
@@ -401,7 +401,7 @@ func common[T any](pairs []*pairSettings, of func(*settings) *[]T, equal func(a,
 	return shared
 }
 
-// unique removes the schedules with names that only one pair has from its list, and returns them.
+// unique returns the schedules with names that only one pair has, and removes them from the lists of the pairs.
 func unique(pairs []*pairSettings) (schedules []*pb.Schedule) {
 	schedules = []*pb.Schedule{}
 	count := map[string]int{}
@@ -565,7 +565,7 @@ func samePattern(r *pb.PlacementRule) func(*pb.PlacementRule) bool {
 	return func(o *pb.PlacementRule) bool { return o.GetPattern() == r.GetPattern() }
 }
 
-// misplaced is a queue of another pair than that in the file.
+// misplaced is a queue that belongs to a pair other than the one in the file.
 type misplaced struct {
 	Queue string `json:"queue"`
 	Pair  string `json:"pair"`

@@ -41,7 +41,7 @@ type drainer struct {
 	out   drained
 	plan  balance.Plan
 	moved map[string]bool // queues that were moved
-	// failed are the groups of which the last move was canceled, by their first queue.
+	// failed are the groups with a last move that was canceled, by their first queue.
 	failed map[string]balance.Left
 	// remaining is the number of queues of the pair, and moving the number of moves from the pair that have not ended.
 	remaining, moving uint64

@@ -59,7 +59,7 @@ func (q *found) row(values ...any) []any {
 	return values
 }
 
-// sortQueues sorts the queues of several pairs like a node.
+// sortQueues sorts the queues of several pairs in the order that a node uses for its own queues.
 func sortQueues(list []found, o admin.ListOptions) {
 	slices.SortStableFunc(list, func(a, b found) int {
 		n := compare(a.Queue, b.Queue, o.Order)

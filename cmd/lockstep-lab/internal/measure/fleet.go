@@ -116,8 +116,8 @@ func MedianFleet(rounds []FleetResult) FleetResult {
 	return m
 }
 
-// Fleet measures one setup. t is the first pair, to which alone the client has addresses. Fleet starts the other pairs
-// with the given settings, and creates one queue on each pair.
+// Fleet measures one setup. t is the first pair; the client is configured only with the addresses of its nodes. Fleet
+// starts the other pairs with the given settings, and creates one queue on each pair.
 func Fleet(
 	ctx context.Context, t bench.Target, settings map[string]string, o FleetOptions,
 ) (r FleetResult, err error) {

@@ -36,7 +36,7 @@ type MoveOptions struct {
 	// PerSecond is the total number of messages per second that publishers send to the queue. Each publisher waits for its
 	// acknowledgements. PublishBytes is their size.
 	PerSecond, Publishers, PublishBytes int
-	// DedupWindow, if not 0, is the dedup window of the queue. Messages that fill it then have message IDs.
+	// DedupWindow, if not 0, is the dedup window of the queue. The messages that fill the queue then have message IDs.
 	DedupWindow time.Duration
 	// Quiet is the measuring time before each move.
 	Quiet  time.Duration
@@ -61,7 +61,7 @@ type MoveResult struct {
 	// from the fence to the take.
 	Pause  float64 `json:"pause_ms"`
 	Fenced float64 `json:"fenced_ms"`
-	// MB is the size of the copied messages, including their headers, in Seconds until the fence.
+	// MB is the size of the copied messages, including their headers. Seconds is the time until the fence.
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
