@@ -347,18 +347,18 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // acknowledgement, the message may be redelivered. [Consumer.Flush] waits for the confirmation.
 //
 // If Ack, Nack, NackAfter or Reject returns an error, the answer was not recorded. Errors: [ErrInvalid] if the
-// message has a different answer, if a Seek moved the subscription, or if another site was promoted without a
-// planned switch since the delivery; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the deadline of the
-// message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after which the
-// message is redelivered.
+// message has a different answer, if a Seek moved the subscription, or if, since the delivery, another site was
+// promoted without a planned switch or another pair became the owner of the queue; [ErrRefused], with the reason
+// ACK_DEADLINE_EXPIRED, if the deadline of the message has passed; [ErrClosed] or an error of [Consumer.Receive] if the
+// consumer has ended, after which the message is redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be
 // called again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx
-// ends first; [ErrInvalid] after Nack or Reject, or if another site was promoted without a planned switch before the
-// message was acknowledged; [ErrOutcomeLost] and ErrOutcomeUnknown if the promotion happened before the
-// acknowledgement was confirmed; [ErrRefused] if the deadline of the message has passed; [ErrClosed]; the errors of
-// [Consumer.Receive] if the consumer has ended.
+// ends first; [ErrInvalid] after Nack or Reject, or if another site was promoted without a planned switch, or another
+// pair became the owner of the queue, before the message was acknowledged; [ErrOutcomeLost] and ErrOutcomeUnknown if
+// this happened before the acknowledgement was confirmed; [ErrRefused] if the deadline of the message has passed;
+// [ErrClosed]; the errors of [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -495,8 +495,8 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 // was unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync];
 // [ErrLimit] if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had
 // no effect because the deadlines of their messages had passed; [ErrOutcomeLost] and [ErrOutcomeUnknown] if another
-// site was promoted without a planned switch before acks were confirmed. In the last three cases, all other answers
-// are committed, and Flush reports each message only once.
+// site was promoted without a planned switch, or another pair became the owner of the queue, before acks were
+// confirmed. In the last three cases, all other answers are committed, and Flush reports each message only once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if co.group != nil {
 		return co.group.flush(ctx)

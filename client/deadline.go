@@ -37,8 +37,9 @@ func (co *Consumer) AckTimeout() time.Duration {
 // Extend restarts the acknowledgement deadline of the message, and returns when the node has confirmed this. It has
 // no effect if the consumer has no deadline or if the message was answered. After a failover it may have no effect,
 // because the message may already be redelivered to another consumer. Extend also waits for all earlier answers.
-// Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed; [ErrInvalid] if another site
-// was promoted without a planned switch since the delivery; the errors of [Consumer.Flush], except ErrLimit.
+// Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed; [ErrInvalid] if, since the
+// delivery, another site was promoted without a planned switch or another pair became the owner of the queue; the
+// errors of [Consumer.Flush], except ErrLimit.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()

@@ -98,7 +98,7 @@ type Error struct {
 }
 
 // Partitioned returns the name of the partitioned queue and the number of its partitions if Reason is
-// QUEUE_PARTITIONED, otherwise 0.
+// QUEUE_PARTITIONED, otherwise "" and 0.
 func (e *Error) Partitioned() (queue string, count int) {
 	return e.partitioned.GetQueue(), int(e.partitioned.GetCount())
 }

@@ -46,8 +46,8 @@ func TestOwnersOfHigherEpoch(t *testing.T) {
 	require.Same(t, b, learn(c, "b", 3))
 }
 
-// The addresses of a client can contain nodes of several pairs. A response of the home pair names another pair, also if
-// the home pair has its addresses.
+// The addresses of a client can contain nodes of several pairs. A response of the home pair names another pair, even if
+// the client has addresses of that pair for its home pair.
 func TestOwnersWithMixedAddresses(t *testing.T) {
 	o := newTestOwners(t)
 	_, err := o.home.locator.node("b:1")

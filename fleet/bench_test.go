@@ -52,7 +52,8 @@ func BenchmarkOwner(b *testing.B) {
 	}
 }
 
-// BenchmarkQueues lists pages of 1,000 of 100,000 queues: without changes, and each after the creation of a queue.
+// BenchmarkQueues lists pages of 1,000 of 100,000 queues: without changes, and with the creation of a queue before each
+// page.
 func BenchmarkQueues(b *testing.B) {
 	for name, changed := range map[string]bool{"unchanged": false, "changed": true} {
 		b.Run(name, func(b *testing.B) {

@@ -195,7 +195,7 @@ func TestAssignAndRelease(t *testing.T) {
 	a.await(t, func(Status) bool { return len(a.Rules()) == 0 })
 }
 
-// A state of this node or the directory in which nothing may be assigned.
+// In some states of this node or of the directory, nothing is assigned.
 func TestAssignRefused(t *testing.T) {
 	t.Parallel()
 	client := start(t).client(t)

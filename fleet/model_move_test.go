@@ -193,8 +193,8 @@ func (m *model) settleMoves() {
 	}
 }
 
-// endMoves ends all moves in the directory, including those of which an intent was restored, or written by a request
-// with an unknown outcome.
+// endMoves ends all moves in the directory, including moves with an intent that was restored, or that was written by a
+// request with an unknown outcome.
 func (m *model) endMoves() {
 	for _, mv := range m.moves {
 		if mv.inFleet(mv.to) {

@@ -198,7 +198,7 @@ func TestConflictOfMove(t *testing.T) {
 	require.Equal(t, []uint64{m.Epoch}, w.intents())
 }
 
-// The copy of the source in a fenced queue, and a taken queue before FinishMove, are no conflicts.
+// Neither a queue that is fenced at the source, nor a queue that was taken before FinishMove, is a conflict.
 func TestReconcileDuringMove(t *testing.T) {
 	w := newMoveWorld(t)
 	ctx := t.Context()

@@ -66,7 +66,7 @@ func movedQueue(n *node, rng *rand.Rand) uint64 {
 				if rng.IntN(60) == 0 {
 					size = 20_000
 				}
-				a := &txn.Attributes{MessageID: fmt.Sprint(i, ".", j/2)} // each second message is a duplicate
+				a := &txn.Attributes{MessageID: fmt.Sprint(i, ".", j/2)} // every second message is a duplicate
 				if rng.IntN(9) == 0 {
 					a.DeliverAtMS = 900_000
 				}

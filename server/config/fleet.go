@@ -75,7 +75,7 @@ func (c *Config) checkFleet(k *checker) {
 	}
 }
 
-// checkFleetReach rejects a fleet of which the pairs cannot authenticate each other, unless Insecure is set or only
+// checkFleetReach rejects a fleet with pairs that cannot authenticate each other, unless Insecure is set or only
 // processes on this host can connect to the node.
 func (c *Config) checkFleetReach(k *checker) {
 	if !c.Insecure && !c.TLS.On() && c.Fleet.TokenFile == "" && !LocalOnly(c.Listen) {

@@ -74,7 +74,7 @@ func (s *moveSteps) fail(err error) {
 	s.err = err
 }
 
-// moveFleet is a testFleet of which the moves to pair b can be stopped, and the nodes restarted.
+// moveFleet is a testFleet in which moves to pair b can be stopped, and nodes can be restarted.
 type moveFleet struct {
 	*testFleet
 	steps moveSteps

@@ -266,7 +266,7 @@ func TestFenceOfReferences(t *testing.T) {
 	}
 }
 
-// The dead-letter queue of a policy cannot be fenced, and the target of a prepared forward neither.
+// Neither the dead-letter queue of a policy nor the target of a prepared forward can be fenced.
 func TestFenceOfPolicyAndForward(t *testing.T) {
 	d, q := member(t, txn.Config{})
 	other := d.owned("other", 7, txn.Config{})

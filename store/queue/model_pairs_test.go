@@ -16,7 +16,7 @@ import (
 )
 
 // pairsModel moves queues between two pairs, while clients use the queues. Operations of the moves are delayed,
-// repeated and reordered. An operation is created from the states of the pairs at that time, like by a process that
+// repeated and reordered. An operation is created from the states of the pairs at that time, as by a process that
 // stops before its proposal is committed.
 type pairsModel struct {
 	t       *testing.T
@@ -312,7 +312,7 @@ func (m *pairsModel) checkOwners() {
 	}
 }
 
-// client changes a queue like clients and the active of its pair.
+// client changes a queue as clients and the active of its pair do.
 func (m *pairsModel) client() {
 	p := m.pairs[m.rng.IntN(2)]
 	name := pairNames[m.rng.IntN(len(pairNames))]
@@ -334,7 +334,7 @@ func (m *pairsModel) client() {
 	}
 }
 
-// create creates a queue that no pair has, like after its name was assigned to the pair.
+// create creates a queue that no pair has, as after its name was assigned to the pair.
 func (m *pairsModel) create(p *modelPair, name string) {
 	for _, other := range m.pairs {
 		if other.state().QueueByName(name) != nil {

@@ -101,7 +101,7 @@ type Target interface {
 	Digests(ctx context.Context) ([]historycheck.Digest, error)
 }
 
-// Locator is implemented by a Target that consists of several pairs, of which each has some of the queues.
+// Locator is implemented by a Target that consists of several pairs, each of which has some of the queues.
 type Locator interface {
 	// Locate returns the client address of the active node that has a queue.
 	Locate(ctx context.Context, queue string) (address string, err error)

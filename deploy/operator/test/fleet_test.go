@@ -34,7 +34,7 @@ func fleetSettled(f *v1alpha1.LockstepFleet) bool {
 		progressing == metav1.ConditionFalse
 }
 
-// A fleet of real nodes: it is created, upgraded one pair at a time, and loses a pair of which the queues are moved.
+// A fleet of real nodes is created, is upgraded one pair at a time, and removes a pair after its queues were moved.
 func TestFleet(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs nodes")

@@ -58,7 +58,7 @@ type Options struct {
 	History    *history.Recorder
 	// Site returns the site role of the pair, or nil if the pair has no sites.
 	Site func() *pb.SiteInfo
-	// NotFound returns the error for a queue that this pair does not have: its owner in a fleet. Optional.
+	// NotFound returns the error for a queue that this pair does not have. In a fleet, it names the owner. Optional.
 	NotFound func(queue string) error
 	Logger   *zap.Logger
 }

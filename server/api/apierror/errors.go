@@ -82,7 +82,7 @@ var (
 	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
 	// ErrCrossPair is returned for a request with queues of different pairs of the fleet.
 	ErrCrossPair = errors.New("queues belong to different pairs: use queues of one placement group")
-	// ErrPartitioned is returned for a partitioned queue, of which only the partitions store messages.
+	// ErrPartitioned is returned for the name of a partitioned queue. Messages are stored only in its partitions.
 	ErrPartitioned = errors.New("queue is partitioned")
 	// ErrFleetState is returned by the methods of a fleet if its state does not permit the request.
 	ErrFleetState = errors.New("not possible in the state of the fleet")

@@ -15,7 +15,7 @@ type Fleet struct {
 	Pairs, Queues int
 	// Unavailable, Lost, Conflict and Mismatch are the details of the conditions; empty if a condition does not exist.
 	Unavailable, Lost, Conflict, Mismatch string
-	// Fenced and Stuck describe moves of queues because of which clients cannot use queues, and that do not continue.
+	// Fenced describes moves that make queues unavailable to clients, and Stuck describes moves that do not continue.
 	Fenced, Stuck []string
 	// Moves are the moves of queues. It is nil on a node without fleet.pair.
 	Moves *FleetMoves
@@ -27,7 +27,8 @@ type FleetMoves struct {
 	// are fenced at this pair. They are set only on the active node.
 	Phases       map[string]int
 	FencedQueues int
-	// Done, Canceled and CopiedBytes count moves to this pair since the start of the node.
+	// Done and Canceled count the ended moves to this pair, and CopiedBytes the copied bytes, since the start of the
+	// node.
 	Done, Canceled, CopiedBytes uint64
 }
 

@@ -19,7 +19,7 @@ import (
 
 const messageBytes = 1000
 
-// fill creates a queue at pair a with n messages, of which each seventh is acknowledged.
+// fill creates a queue at pair a with n messages, and acknowledges every seventh of them.
 func (w *world) fill(name string, n int, c txn.Config) (id uint64) {
 	w.t.Helper()
 	id = w.a.create(name, c)

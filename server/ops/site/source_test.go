@@ -64,7 +64,7 @@ func testSourceCollects(t *testing.T) {
 	require.Equal(t, p.store.Applied(), at)
 }
 
-// A response contains all applied records, also if the log was read before some of them were applied or written.
+// A response contains all applied records, even if the log was read before some of them were applied or written.
 func TestSourceSendsAllApplied(t *testing.T) { synctest.Test(t, testSourceSendsAllApplied) }
 
 func testSourceSendsAllApplied(t *testing.T) {

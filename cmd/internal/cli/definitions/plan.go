@@ -70,7 +70,7 @@ type plan struct {
 	steps, prune []step
 	// conflicts describe differences in immutable settings.
 	conflicts []string
-	// misplaced are queues of other pairs than those in the file. They are not moved.
+	// misplaced are queues that belong to pairs other than those in the file. They are not moved.
 	misplaced []misplaced
 	// fleet executes steps in a fleet; otherwise nil.
 	fleet *fleetState

@@ -27,7 +27,7 @@ type world struct {
 	// policies and prepared are those of all pairs.
 	policies []*pb.QueuePolicy
 	prepared []*pb.PreparedTransaction
-	// canceled are queues of which the moves are canceled.
+	// canceled contains the queues with moves that are canceled.
 	canceled map[string]bool
 	moves    []*pb.FleetMove
 }
@@ -134,7 +134,7 @@ func (n *node) ListMoves(context.Context, *pb.ListMovesRequest) (*pb.ListMovesRe
 	return resp, nil
 }
 
-// startWorld returns a fleet with two pairs, of which a has more messages.
+// startWorld returns a fleet with two pairs. Pair a has more messages.
 func startWorld(t *testing.T) (fleet, *world) {
 	t.Helper()
 	const gib = 1 << 30

@@ -306,8 +306,6 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 	return err
 }
 
-// storesNothing reports whether the queue discards published messages. It returns false if the queue cannot be read,
-// for example because the caller may only publish.
 // stored describes where the acknowledged messages are. The sequences of several partitions are not a range.
 func (p *publisher) stored() string {
 	queue := p.queue
@@ -335,6 +333,8 @@ func (p *publisher) browseCommand() string {
 	return fmt.Sprintf("lockstep browse %s --from %d", p.queue, p.last+1)
 }
 
+// storesNothing reports whether the queue discards published messages. It returns false if the queue cannot be read,
+// for example because the caller may only publish.
 func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
 	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
 	defer cancel()
