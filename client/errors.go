@@ -26,9 +26,10 @@ var (
 	// ErrOutcomeUnknown means that the request was not committed and never will be.
 	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
 	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The
-	// request may have been committed, but the nodes have evicted the state of its producer, or another site was
-	// promoted without a planned switch. Nodes evict the state after 100,000 other producers, and a result after 256
-	// later requests. The client does not retry; inspect the queues to find out whether the messages were stored.
+	// request may have been committed, but the nodes have evicted the state of its producer, another site was promoted
+	// without a planned switch, or another pair became the owner of the queue. Nodes evict the state after 100,000
+	// other producers, and a result after 256 later requests. The client does not retry; inspect the queues to find out
+	// whether the messages were stored.
 	ErrOutcomeLost = errors.New("outcome can no longer be determined")
 	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
 	// used the same ID and epoch. The message was not stored. Use a higher epoch. Together with ErrOutcomeUnknown, it

@@ -158,9 +158,9 @@ func (t *Txn) fail(err error) {
 // [ErrProcessed] means that a message of Take was processed elsewhere: the transaction is rolled back, and acknowledged
 // messages are not redelivered. After any other error, call Commit again or Rollback.
 //
-// If another site was promoted without a planned switch since a delivery of the transaction, the transaction is not
-// sent to the new primary, because the sequence may belong to a different message there. Commit returns
-// [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
+// If another site was promoted without a planned switch, or another pair became the owner of the queue, since a
+// delivery of the transaction, the transaction is not sent there, because the sequence may belong to a different
+// message. Commit returns [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
 //
 // Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrRefused],
 // [ErrOutcomeLost], [ErrUnavailable].

@@ -11,7 +11,7 @@ import (
 )
 
 // A lost standby reconnects with all records while the swap that removes it is in progress. It is added to in_sync
-// again, also if StandbySynced precedes StandbyCaughtUp.
+// again, even if StandbySynced precedes StandbyCaughtUp.
 func TestStandbyIsSyncedBeforeItIsCaughtUp(t *testing.T) {
 	for _, caughtUpFirst := range []bool{false, true} {
 		r := activePair(t, Settings{})

@@ -51,7 +51,7 @@ func (m *model) forwardedTo(id uint64) bool {
 	return false
 }
 
-// forward forwards the published messages by the rules of their queue, like the active. Sometimes the target is
+// forward forwards the published messages by the rules of their queue, as the active does. Sometimes the target is
 // already deleted, and the forward has no effect.
 func (m *model) forward(b *txn.Builder, q *modelQueue, records [][]byte, added map[uint64]uint64) (
 	txn.Code, func(first uint64, duplicates txn.Duplicates),
