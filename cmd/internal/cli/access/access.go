@@ -109,7 +109,7 @@ func (r *rule) grants() string {
 
 func ruleTable(env *cli.Env, rules []rule) error {
 	if len(rules) == 0 {
-		return env.Print.Sentence("no access rules")
+		return env.Print.Sentence("no access rules; to create one, use lockstep access grant")
 	}
 	rows := make([][]any, 0, len(rules))
 	for i := range rules {
@@ -331,9 +331,9 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var groups []string
 	cmd := &cobra.Command{
 		Use: "test RIGHT [QUEUE]", Short: "Show the principals that have a right",
-		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal and
---group, report whether that caller has it. The command changes nothing and requires the operate right. The queue
-rights publish, consume, browse and manage require the queue name.`,
+		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal,
+--group or both, report whether a caller with that principal and these groups has it. The command changes nothing and
+requires the operate right. The queue rights publish, consume, browse and manage require the queue name.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,
@@ -444,6 +444,8 @@ that apply to it. This requires no right. Use it first when a request is denied.
 					return env.Print.Sentence("all rights: no access rules exist")
 				case j.Operator:
 					return env.Print.Sentence("all rights: listed in access.operators")
+				case len(j.Rules) == 0:
+					return env.Print.Sentence("no rights: no access rule applies; operators grant rights with lockstep access grant")
 				}
 				return ruleTable(env, j.Rules)
 			})

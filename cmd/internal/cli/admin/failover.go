@@ -148,7 +148,7 @@ func forceFailover(ctx context.Context, env *cli.Env, cmd *cobra.Command, n *adm
 	if env.Print.JSON() {
 		return printForce(env, done)
 	}
-	return env.Print.Sentence("done: node %s becomes active in term %d (config %d); to follow, use lockstep status",
+	return env.Print.Sentence("done: node %s becomes active in term %d (config %d); lockstep status shows the progress",
 		forcedName(done), done.GetTerm(), done.GetConfig())
 }
 

@@ -19,7 +19,8 @@ import (
 // compareTime exceeds the maximum time of a comparison without reads.
 const compareTime = 15 * time.Second
 
-var errDiffer = errors.New("the nodes differ, or messages cannot be read")
+var errDiffer = cli.WithHint(errors.New("the nodes differ, or messages cannot be read"),
+	"`lockstep status` for conditions and their actions")
 
 // VerifyCommand returns the `lockstep verify` command.
 func VerifyCommand(env *cli.Env) *cobra.Command {

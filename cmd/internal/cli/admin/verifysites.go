@@ -13,7 +13,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-var errSitesDiffer = errors.New("the sites differ")
+var errSitesDiffer = cli.WithHint(errors.New("the sites differ"),
+	"`lockstep status` with the addresses of the replica, for the action of the condition digests-differ")
 
 func verifySites(ctx context.Context, env *cli.Env) error {
 	return env.OnActiveOfSites(ctx, func(ctx context.Context, n *admin.Node) error {

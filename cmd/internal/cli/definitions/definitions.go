@@ -25,7 +25,8 @@ const maxFileBytes = 64 << 20
 
 var (
 	errDiffers   = errors.New("the pair differs from the file")
-	errConflicts = errors.New("aborted, no changes made: the file changes immutable settings")
+	errConflicts = cli.WithHint(errors.New("aborted, no changes made: the file changes immutable settings"),
+		"the file with the current values of these settings, or with other queue names")
 )
 
 // Command returns the `lockstep definitions` command.
@@ -37,8 +38,9 @@ func Command(env *cli.Env) *cobra.Command {
 forwards, the policies, and the schedules. It is sorted by name, omits default values, and is suitable for version
 control. It contains no messages.
 
-With --fleet, the file contains the queues of all pairs of a fleet with their pairs, the placement rules, and the
-policies, access rules, roles and schedules. The list pairs contains the objects that are not equal on all pairs.`,
+With --fleet, the file contains the queues of all pairs of a fleet, each with the name of its pair, the placement
+rules, and the policies, access rules, roles and schedules. Those that are not equal on all pairs are listed per pair,
+under the key "pairs".`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -117,12 +117,13 @@ func (d *drained) warn(f *pb.GetFleetResponse) {
 		open = open || p.GetName() != d.Pair && p.GetState() == pb.PairState_PAIR_STATE_OPEN && p.GetLive()
 	}
 	if !open {
-		d.Warnings = append(d.Warnings, "no other pair is open and live: no queues can be created")
+		d.Warnings = append(d.Warnings, "no queues can be created, because no other pair is open and live; "+
+			"lockstep fleet undrain opens a pair")
 	}
 	for _, r := range f.GetRules() {
 		if r.GetPair() == d.Pair {
-			d.Warnings = append(d.Warnings, fmt.Sprintf("queues that match %s cannot be created: a placement rule requires "+
-				"this pair", r.GetPattern()))
+			d.Warnings = append(d.Warnings, fmt.Sprintf("queues that match %s cannot be created, because a placement rule "+
+				"requires this pair; lockstep fleet place changes the rule", r.GetPattern()))
 		}
 	}
 }

@@ -23,7 +23,8 @@ const drainInterval = 2 * time.Second
 // settleAttempts is the maximum number of checks whether the directory contains the moves that have ended.
 const settleAttempts = 25
 
-var errQueuesRemain = errors.New("queues remain on the pair")
+var errQueuesRemain = cli.WithHint(errors.New("queues remain on the pair"),
+	"the command again when the reasons are resolved, or `--wait` to try again until the pair has no queues")
 
 type drainFlags struct {
 	move, wait, dryRun, yes bool

@@ -31,9 +31,9 @@ func moveCommand(env *cli.Env) *cobra.Command {
 queues must belong to one pair. Dead-letter queues and forward targets of the queues must be moved with them. Policies,
 access rules and schedules are not moved.
 
-The pair --to copies the messages while the other pair serves the queues. Then neither pair serves them for a short time,
-and clients wait. The command returns when the move has begun; with --wait, when it has ended. --cancel cancels a move
-until the queues are taken. lockstep fleet moves shows the progress.`,
+The pair in --to copies the messages while the other pair serves the queues. Then neither pair serves them for a short
+time, and clients wait. The command returns when the move has begun; with --wait, when it has ended. --cancel cancels a
+move, unless the pair in --to has already taken over the queues. lockstep fleet moves shows the progress.`,
 		Example: `  lockstep fleet move orders invoices --to b --wait
   lockstep fleet move --group customer-7 --to b
   lockstep fleet move --cancel 48`,
@@ -122,7 +122,8 @@ func activeOf(ctx context.Context, env *cli.Env, c *client.Client, pair string) 
 		if err := failure(failed); err != nil {
 			return nil, fmt.Errorf("pair %s: %w", pair, err)
 		}
-		return nil, fmt.Errorf("no node of pair %s responds", pair)
+		return nil, cli.WithHint(fmt.Errorf("no node of pair %s responds", pair),
+			"`lockstep fleet status` to show the nodes of the pair, and `lockstep doctor` on their machines")
 	}
 	return nil, cli.WithHint(fmt.Errorf("pair %s is not registered", pair), "`lockstep fleet pairs` to show the pairs")
 }
@@ -204,7 +205,8 @@ func poll(ctx context.Context, env *cli.Env, c *client.Client, info *moveInfo) (
 	return true, nil
 }
 
-var errNotMoved = errors.New("queues were not moved")
+var errNotMoved = cli.WithHint(errors.New("queues were not moved"),
+	"the command again when the reason is resolved: the queues remain on their pair")
 
 func printEnded(env *cli.Env, info *moveInfo) error {
 	if info.Phase == "done" {
@@ -281,7 +283,8 @@ func cancelMove(ctx context.Context, env *cli.Env, c *client.Client, epoch uint6
 		}
 		node := nodes[m.To]
 		if node == nil {
-			return fmt.Errorf("no node of pair %s is active", m.To)
+			return cli.WithHint(fmt.Errorf("no node of pair %s is active", m.To), "`lockstep status` with the "+
+				"addresses of the pair, to show nodes, conditions and actions")
 		}
 		if err := node.CancelMove(ctx, epoch); err != nil {
 			return err
@@ -296,8 +299,8 @@ func cancelMove(ctx context.Context, env *cli.Env, c *client.Client, epoch uint6
 func movesCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "moves", Short: "Show moves of queues between pairs",
-		Long: `Show the moves of queues that have not ended, and the last ones that have ended since the active node of their
-target became active. The active nodes of the targets report the progress.`,
+		Long: `Show the moves of queues that are in progress, and the last ones that have ended. The active node of the target
+pair reports the progress of a move; it does not list moves that ended before it became active.`,
 		Example: "  lockstep fleet moves\n  lockstep fleet moves --output json | jq '{epoch, phase}'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -308,7 +311,8 @@ target became active. The active nodes of the targets report the progress.`,
 				}
 				if outdated {
 					// Write errors are ignored: the list follows.
-					_, _ = fmt.Fprintln(env.Stderr, "WARNING: the node does not reach etcd, and the list may be outdated")
+					_, _ = fmt.Fprintln(env.Stderr, "WARNING: the node does not reach etcd, and the list may be outdated "+
+						"(lockstep fleet status)")
 				}
 				return printMoves(env, moves)
 			})

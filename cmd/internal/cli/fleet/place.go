@@ -24,8 +24,8 @@ func placeCommand(env *cli.Env) *cobra.Command {
 labels (setting fleet.labels). In PATTERN, * matches any characters, and ? matches one byte. Of several matching
 patterns, the one with the most characters other than * and ? applies.
 
-The rule replaces a rule with the same pattern. It has no effect on existing queues, and on new queues of a placement
-group that has queues. If no pair of the rule is open and live, matching queues cannot be created.`,
+The rule replaces a rule with the same pattern. It has no effect on existing queues, or on new queues of a placement
+group that already has queues. If no pair of the rule is open and live, matching queues cannot be created.`,
 		Example: `  lockstep fleet place 'orders.*' --pair b
   lockstep fleet place 'eu.*' --label region=eu --label disk=ssd
   lockstep fleet place 'orders.*' --delete`,
@@ -70,7 +70,8 @@ func place(ctx context.Context, env *cli.Env, a answer, rule *pb.PlacementRule, 
 	text := fmt.Sprintf("new queues that match %s are created on %s (%s)", p.Pattern, p.target(),
 		output.Plural(len(p.Matching), "registered pair"))
 	if len(p.Matching) == 0 {
-		text += "\nWARNING: no registered pair matches, and such queues cannot be created"
+		text += "\nWARNING: such queues cannot be created, because no registered pair matches; change the rule, or add a " +
+			"matching pair"
 	}
 	return env.Print.Result(p, "%s", text)
 }

@@ -52,7 +52,8 @@ func listQueues(ctx context.Context, env *cli.Env, c *client.Client, o admin.Pla
 	a := answers[0]
 	if !a.current() {
 		// Write errors are ignored: the list follows.
-		_, _ = fmt.Fprintf(env.Stderr, "WARNING: %s does not reach etcd, and the list may be outdated\n", a.address)
+		_, _ = fmt.Fprintf(env.Stderr, "WARNING: %s does not reach etcd, and the list may be outdated "+
+			"(lockstep fleet status)\n", a.address)
 	}
 	var rows [][]any
 	for p, err := range a.node.Placements(ctx, o) {

@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/fleet/balance"
 )
 
-var errMovesFailed = errors.New("not all queues were moved")
+var errMovesFailed = cli.WithHint(errors.New("not all queues were moved"),
+	"the command again when the reasons are resolved: the other queues remain on their pairs")
 
 type rebalanceFlags struct {
 	threshold   float64
@@ -33,11 +34,11 @@ fleet. Publish rates are ignored if the fleet publishes less than 1,000 messages
 
 The command prints a plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Queues move as
 in lockstep fleet move, together with their dead-letter queues, forward targets and placement groups. No queue moves to
-a pair that its placement rule forbids, that is draining or not live, or of which less than 10 % would remain free.
-Queues that cannot be moved remain on their pair. Each pair receives one move at a time.
+a pair that its placement rule forbids, that is draining or not live, or that would have less than 10 % of its space
+free. Queues that cannot be moved remain on their pair. Each pair receives one move at a time.
 
-After an interruption, run the command again: it computes a new plan, in which the queues of moves in progress count at
-their target. The exit code is 1 if a move was canceled.`,
+After an interruption, run the command again: it computes a new plan, in which the queues of moves in progress are
+counted on their target pair. The exit code is 1 if a move was canceled.`,
 		Example: `  lockstep fleet rebalance
   lockstep fleet rebalance --threshold 20 --max-moves 5 --yes
   lockstep fleet rebalance --dry-run --output json | jq '.moves[]'`,

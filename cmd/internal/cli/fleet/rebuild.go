@@ -29,7 +29,8 @@ const (
 	maxShown = 20
 )
 
-var errNotRebuilt = errors.New("the rebuild of the directory is not finished, or found conflicts")
+var errNotRebuilt = cli.WithHint(errors.New("the rebuild of the directory is not finished, or found conflicts"),
+	"the command again when the reported problems are corrected")
 
 type rebuildFlags struct {
 	pairs []string
@@ -219,6 +220,15 @@ func printRebuildPlan(env *cli.Env, r *rebuilt, failed []answer) error {
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }
 
+func notFinished(missing []string) string {
+	const text = "NOT FINISHED: no queues can be created until "
+	if len(missing) == 0 {
+		return text + "the pairs with an error have contributed. Correct the errors, and run the command again"
+	}
+	return text + "these pairs have contributed: " + strings.Join(missing, ", ") +
+		". Start their nodes, and run the command again with a node of each pair in --addr"
+}
+
 func printRebuilt(env *cli.Env, r *rebuilt) error {
 	conflicts, malformed := uint64(0), 0
 	rows := make([][]any, len(r.Reports))
@@ -235,10 +245,10 @@ func printRebuilt(env *cli.Env, r *rebuilt) error {
 		}
 	}
 	if r.Finished {
-		notes = append(notes, "the directory is complete; lockstep fleet place sets placement rules again, if it was lost")
+		notes = append(notes, "the directory is complete; if it was lost, set its placement rules again with lockstep "+
+			"fleet place")
 	} else {
-		notes = append(notes, "NOT FINISHED: no queues can be created until these pairs have contributed: "+
-			cmp.Or(strings.Join(r.Missing, ", "), "those with an error"))
+		notes = append(notes, notFinished(r.Missing))
 	}
 	err := errors.Join(
 		env.Print.Object(r),

@@ -19,7 +19,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-var errProblems = errors.New("the fleet has problems")
+var errProblems = cli.WithHint(errors.New("the fleet has problems"),
+	"`lockstep status` with the addresses of each pair that has a problem, for its conditions and their actions")
 
 func statusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{

@@ -27,7 +27,8 @@ const (
 )
 
 var (
-	errNotReady        = errors.New("the fleet is not ready for the next step of the upgrade")
+	errNotReady = cli.WithHint(errors.New("the fleet is not ready for the next step of the upgrade"),
+		"`lockstep status` with the addresses of the pair for its conditions and their actions, or `--wait` to wait")
 	errNeedsSwitchover = errors.New("the next step is a switchover")
 )
 

@@ -225,7 +225,8 @@ func printRun(env *cli.Env, j jobRun) error {
 		return err
 	}
 	if j.Outcome == "failed" {
-		return fmt.Errorf("job %s failed", j.Job)
+		return cli.WithHint(fmt.Errorf("job %s failed", j.Job), "`lockstep job run %s` again when the reason is resolved",
+			j.Job)
 	}
 	return nil
 }

@@ -123,7 +123,8 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 		name = args[0]
 	}
 	if name == "" {
-		return "", p, errors.New("no current profile; specify a profile")
+		return "", p, cli.WithHint(errors.New("no current profile"),
+			"`lockstep profile list` to list the profiles, and one of their names as the argument")
 	}
 	p, err = f.Get(name)
 	return name, p, err

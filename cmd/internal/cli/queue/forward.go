@@ -44,8 +44,8 @@ func forwardCommand(env *cli.Env) *cobra.Command {
 	var remove string
 	cmd := &cobra.Command{
 		Use: "forward NAME", Short: "Forward messages to another queue",
-		Long: `Forward messages that are published to a queue from now on to another queue: all, or those that match
---filter. With --move, matching messages are stored only in the other queue. The forward is part of the publish
+		Long: `Forward new messages of a queue to another queue: all messages, or those that match --filter. Stored messages
+are not forwarded. With --move, matching messages are stored only in the other queue. The forward is part of the publish
 transaction. An existing rule for the same destination is replaced. Forwarded messages are not forwarded again, and a
 destination queue cannot forward messages itself. While the destination is full, publishes that it would receive are
 refused.`,

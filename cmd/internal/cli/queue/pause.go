@@ -68,8 +68,8 @@ func pauseCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
-		Long: `Pause publishing to a queue and its delivery, or one of them. The pause survives failovers and restarts, until
-lockstep queue resume. Publishes to a paused queue fail; consumers stay connected and receive no messages.
+		Long: `Pause publishing to a queue, delivery from it, or both (default). The pause survives failovers and restarts,
+until lockstep queue resume. Publishes to a paused queue fail; consumers stay connected and receive no messages.
 Consumers can acknowledge the messages that they have received. Dead letters are still moved to the queue.`,
 		Example: `  lockstep queue pause orders --reason "database maintenance"
   lockstep queue pause orders --deliver
@@ -88,7 +88,7 @@ func resumeCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Resume a paused queue",
-		Long: `Resume publishing to a paused queue and its delivery, or one of them. Subscriptions that were paused by
+		Long: `Resume publishing to a paused queue, delivery from it, or both (default). Subscriptions that were paused by
 lockstep subscription pause stay paused.`,
 		Example: `  lockstep queue resume orders
   lockstep queue resume orders --publish`,

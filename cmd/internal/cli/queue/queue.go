@@ -129,8 +129,8 @@ func createCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
 		Long: `Create a queue. Without --subscription, it has one subscription, named "default". With --partitions, the
-messages are divided by their groups among several queues, which a fleet places at different pairs: limits apply
-to each of them. If the command fails, repeat it to create the missing partitions.`,
+messages are divided by their groups among several queues, which a fleet creates on different pairs. Limits apply
+to each partition. If the command fails, repeat it to create the missing partitions.`,
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
@@ -177,8 +177,8 @@ func showCommand(env *cli.Env) *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use: "show NAME", Short: "Show a queue with its subscriptions",
-		Long: `Show the contents and configuration of a queue, and the backlog, messages in flight and number of
-consumers of each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and
+		Long: `Show the size and configuration of a queue, the backlog, messages in flight and number of consumers of
+each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and
 age of the last hours instead, of the queue or, without NAME, of all queues together.`,
 		Example: `  lockstep queue show orders
   lockstep queue show orders --history

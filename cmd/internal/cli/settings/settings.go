@@ -32,7 +32,7 @@ within a second, and survive restarts, until lockstep settings unset. The pair s
 min-in-sync in the cluster record.
 
 Settings of the pair are the same on both nodes. Settings of a node are set on both nodes, or on the node in
---node. All other settings are read at the start: change the file and use lockstep restart. For maintenance
+--node. All other settings are read at startup: change the file and use lockstep restart. For maintenance
 settings, see lockstep store settings.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,

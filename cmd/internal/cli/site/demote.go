@@ -93,7 +93,7 @@ func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes 
 	if d.Upstream != nil {
 		text += ", and continues after " + d.Upstream.String()
 	}
-	return env.Print.Result(d, "%s; to follow, use lockstep site status", text)
+	return env.Print.Result(d, "%s; lockstep site status shows the progress", text)
 }
 
 func printDemotionPlan(env *cli.Env, here, there *pair, of string, otherErr error) error {

@@ -123,7 +123,11 @@ func printPlan(env *cli.Env, here, there *pair, p *promotion) error {
 		lines = append(lines, "last known end of the primary's log: "+p.Replication.PrimaryEnd.String())
 	}
 	if p.Loss != nil {
-		lines = append(lines, "MAY BE LOST: the promotion "+p.Loss.Text(output.LocalTime))
+		label := "WARNING: "
+		if p.Loss.Nothing {
+			label = ""
+		}
+		lines = append(lines, label+"the promotion "+p.Loss.Text(output.LocalTime))
 	}
 	return env.Print.Sentence("%s", strings.Join(lines, "\n"))
 }

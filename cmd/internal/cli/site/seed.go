@@ -25,8 +25,8 @@ func seedCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "seed --from ADDRESS[,ADDRESS]", Short: "Create the data directory of a replica",
 		Long: `Copy the primary to an empty data directory on this machine, which becomes the first node of a replica
-site. The node that starts with the directory is a replica: it serves no clients, and continues after the copy. The
-second node of the site starts with an empty directory, and copies the first one.
+site. The node that starts with the directory is a replica: it serves no clients, and replicates the transactions after
+the copy. The second node of the site starts with an empty directory, and copies the first one.
 
 The command runs without a node, as the user of the node. It reads the settings site, tls, insecure, data.dir and
 wal.segment-bytes from --config, as lockstep serve does. Without --from, the primary is site.remote.

@@ -19,7 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-var errProblems = errors.New("the sites have problems")
+var errProblems = cli.WithHint(errors.New("the sites have problems"),
+	"`lockstep status` with the addresses of each site, for its conditions and their actions")
 
 func statusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{

@@ -145,7 +145,7 @@ store belongs to no pair and has a new identity: no existing pair accepts it, bu
 the first node of a new pair.
 
 With --replica, the node that starts with it is a replica of the primary site from which the backup was made, and
-continues after the backup. lockstep site seed needs no backup.`,
+replicates the transactions after the backup. lockstep site seed needs no backup.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
   lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"

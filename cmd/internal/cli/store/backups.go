@@ -151,7 +151,8 @@ func endSets(env *cli.Env, label string, list []saveSet, broken int) error {
 		return err
 	}
 	if broken > 0 {
-		return fmt.Errorf("%s: %s cannot be restored", label, output.Plural(broken, "backup"))
+		return cli.WithHint(fmt.Errorf("%s: %s cannot be restored", label, output.Plural(broken, "backup")),
+			"`lockstep store backup` to create a new backup")
 	}
 	return nil
 }

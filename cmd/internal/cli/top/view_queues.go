@@ -17,7 +17,7 @@ func (m *model) rows() int {
 
 func (m *model) listLines() []string {
 	if m.listErr != nil && !m.listed {
-		return []string{"", m.paint.critical(fit("queues: "+m.listErr.Error(), m.width))}
+		return []string{"", m.paint.critical(fit(m.listErr.Error(), m.width))}
 	}
 	if !m.listed {
 		return []string{"", "loading queues …"}
@@ -174,7 +174,7 @@ func printed(p *Screen) string {
 	m.status, m.reported = statusMsg{at: p.At, status: p.Status, rates: p.Rates}, true
 	lines := m.head()
 	if p.QueuesError != "" {
-		lines = append(lines, "queues: "+p.QueuesError)
+		lines = append(lines, p.QueuesError)
 	} else {
 		header, rows := queueTable(p.Queues, m.width, byMessages)
 		lines = append(append(lines, output.Plural(p.QueuesTotal, "queue")+" by messages", header), rows...)
