@@ -47,7 +47,7 @@ class Partitions:
         self._counts[reported.queue] = reported.count
 
     def missing(self, name: str) -> None:
-        """Record that a queue does not exist, which may be that of a partition."""
+        """Record that a queue, possibly a partition, does not exist."""
         queue, _, number = name.partition("#")
         if number and self.of(queue) == int(number.partition("/")[2]):
             del self._counts[queue]

@@ -479,7 +479,7 @@ class Pipeline:
         return queue
 
     def _take_refused(self) -> None:
-        """Return requests to their lanes that the stream has refused, although it has ended without these responses.
+        """Move refused requests back to their lanes, although the stream has ended without their responses.
 
         After it has refused a request because of the owner of its queue, a node refuses all later requests for the
         queue on the same stream. If they were sent again, a node to which the queue has returned would execute them

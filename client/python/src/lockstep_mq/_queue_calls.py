@@ -63,9 +63,9 @@ class QueueCalls(PartitionCalls):
             placement_group: In a fleet, the queue is created at the pair of the other queues of this group, or else of
                 the queue with this name. By default, the text between the first { and the next } in the name, if any.
             partitions: If not 0, create a partitioned queue with 2 to 64 partitions. Limits in config apply to each
-                partition. If config.dead_letter or placement_group is a queue with the same number of partitions, each
-                partition has or follows the partition with the same index. If a call fails, another call creates the
-                missing partitions.
+                partition. If config.dead_letter is a queue with the same number of partitions, the dead-letter queue of
+                partition i is partition i of that queue. If placement_group is such a queue, partition i is created at
+                the pair of partition i of that queue. If a call fails, another call creates the missing partitions.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """

@@ -58,9 +58,9 @@ class Client:
     Args:
         addresses: host:port of both nodes, or of the nodes of two sites, in any order, as a sequence or
             comma-separated; in a fleet, the addresses of one pair. The limit is 16, including addresses that nodes
-            report. Or a URL
-            "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the parameters tls, tls-ca, tls-cert,
-            tls-key, token-file, allow-plaintext-token, fixed-addresses, probe-interval and max-message-bytes.
+            report. Alternatively, a URL "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the
+            parameters tls, tls-ca, tls-cert, tls-key, token-file, allow-plaintext-token, fixed-addresses,
+            probe-interval and max-message-bytes.
         ca: PEM file with the CA certificates of the nodes. With `ca`, `cert` or `tls`, connections are encrypted.
         cert: PEM file with the client certificate.
         key: PEM file with the private key of `cert`.

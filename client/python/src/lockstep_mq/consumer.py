@@ -88,9 +88,8 @@ class Delivery(StoredMessage):
             OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
             InvalidRequest: The message was already nacked or rejected.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
-            InvalidRequest: Another site was promoted without a planned switch, or another pair became the owner of the
-                queue, since the delivery; see `outdated`.
-            OutcomeLost: Another site was promoted after the message was acknowledged and before this was confirmed.
+            InvalidRequest: The delivery is outdated; see `outdated`.
+            OutcomeLost: The delivery became outdated after the call of ack() and before the confirmation.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
@@ -123,7 +122,7 @@ class Delivery(StoredMessage):
 
         Raises:
             WrongState: The deadline had passed: the message is redelivered.
-            InvalidRequest: Another site was promoted without a planned switch since the delivery.
+            InvalidRequest: The delivery is outdated; see `outdated`.
             OutcomeUnknown: The timeout expired, or the consumer has ended.
         """
         await self.consumer._extend(self, timeout)
@@ -444,7 +443,7 @@ class Consumer:
             OutcomeUnknown: The timeout expired, or the consumer has ended.
             WrongState: Acks or rejects had no effect, because the acknowledgement deadlines of their messages had
                 passed; all other answers are committed. Each answer is reported once.
-            OutcomeLost: Another site was promoted without a planned switch before acks were confirmed; all other
+            OutcomeLost: Deliveries became outdated (see Delivery.outdated) before their acks were confirmed; all other
                 answers are committed. Each ack is reported once.
             LimitExceeded: Rejected messages wait because their dead-letter queue is full; all other answers are
                 committed. Each waiting message is reported once.

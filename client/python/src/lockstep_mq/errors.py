@@ -217,7 +217,8 @@ class OutcomeUnknown(LockstepError):
 class OutcomeLost(OutcomeUnknown):
     """The outcome can no longer be determined.
 
-    The producer was evicted or fenced, or another site was promoted without a planned switch.
+    The producer was evicted or fenced, another site was promoted without a planned switch, or another pair became the
+    owner of the queue.
     """
 
     what_to_do = "inspect the queue"

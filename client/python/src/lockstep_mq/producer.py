@@ -31,7 +31,7 @@ class Producer:
     """A publish pipeline, created by Client.producer().
 
     Publishes are committed in the order of the calls, across all queues, and retried in that order after a failover.
-    If their queues belong to several pairs of a fleet, the order applies to each queue.
+    If their queues belong to several pairs of a fleet, the order applies only within each queue.
 
     Concurrent publishes to one queue may share a request, which is one transaction. Each publish still has its own
     outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by

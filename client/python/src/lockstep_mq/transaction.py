@@ -188,8 +188,8 @@ class Transaction:
         Raises:
             Processed: A taken message was processed elsewhere. Nothing was stored, and the taken messages are
                 requeued.
-            InvalidRequest: Another site was promoted without a planned switch since a delivery of the transaction.
-                Nothing was stored. After an attempt without a response, the error is OutcomeLost.
+            InvalidRequest: A delivery of the transaction is outdated (see Delivery.outdated). Nothing was stored. After
+                an attempt without a response, the error is OutcomeLost.
             NotDone: Nothing was stored. Another call is a new attempt.
             OutcomeUnknown: The transaction may or may not be stored. Another call retries the same transaction, which
                 is committed at most once.
