@@ -18,7 +18,7 @@ type division struct {
 	is        bool
 	index     int       // of the partition
 	attached  uint64    // number of Divide calls
-	successor *Consumer // becomes active when the active consumer has no message in flight; nil without one
+	successor *Consumer // becomes active as described by handOver; nil without one
 }
 
 // Divide declares that the queue is the partition with the given index. If the queue is exclusive, its active consumer
@@ -54,10 +54,11 @@ func (d *dispatcher) elect() {
 	}
 }
 
-// handOver activates the successor if the active consumer has no message in flight. The caller must hold d.mu.
+// handOver activates the successor if the active consumer has no message in flight, and its nacked messages are
+// requeued, so that the successor receives them before newer messages. The caller must hold d.mu.
 func (d *dispatcher) handOver() {
 	next := d.division.successor
-	if next == nil || len(d.consumers[0].inFlight) > 0 {
+	if next == nil || len(d.consumers[0].inFlight) > 0 || len(d.pending.releases)+len(d.committing.releases) > 0 {
 		return
 	}
 	d.division.successor = nil

@@ -3,6 +3,7 @@
 package dispatch_test
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 
@@ -34,6 +35,42 @@ func testDividedConsumers(t *testing.T) {
 	f.nothing(plain)
 	x.Close()
 	require.Equal(t, []uint64{2, 3, 4}, sequences(f.take(plain, 3)))
+}
+
+// The next active consumer receives a message that the former one has nacked before newer messages, also if the nack is
+// being committed when it attaches.
+func TestNackBeforeSuccessor(t *testing.T) {
+	for _, attached := range []bool{true, false} {
+		t.Run(fmt.Sprintf("attached before the nack: %t", attached), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) { testNackBeforeSuccessor(t, attached) })
+		})
+	}
+}
+
+func testNackBeforeSuccessor(t *testing.T, attached bool) {
+	f := newFixture(t, limits())
+	f.queue.exclusive = true
+	f.queue.publish("1", "2", "3")
+	plain := f.attach(1)
+	plain.Divide(0, "")
+	require.Equal(t, []uint64{1}, sequences(f.take(plain, 1)))
+	hold := make(chan struct{})
+	f.queue.set(func() { f.queue.hold = hold })
+	nack := func() {
+		require.NoError(t, plain.Settle(f.ctx, dispatch.Outcomes{Nacks: one(1)}))
+		synctest.Wait()
+	}
+	if !attached {
+		nack()
+	}
+	x := f.attach(3)
+	x.Divide(0, "x")
+	if attached {
+		nack()
+	}
+	f.nothing(x)
+	close(hold)
+	require.Equal(t, []uint64{1, 2, 3}, sequences(f.take(x, 3)))
 }
 
 // Consumers with the same IDs divide the partitions evenly, in any order of their attachment.

@@ -214,6 +214,9 @@ func (d *dispatcher) committed(batch *settlement) {
 		d.returning = d.pending.returns
 		signal(d.wake)
 	}
+	if d.division.successor != nil {
+		signal(d.wake) // for handOver
+	}
 	for _, c := range batch.confirms {
 		c.consumer.confirmed = max(c.consumer.confirmed, c.number)
 		signal(c.consumer.notify)
