@@ -40,9 +40,10 @@ func TestForgetSourceOfMove(t *testing.T) {
 				return err == nil && len(resp.GetWaiting()) == 0
 			}, testTimeout, 20*time.Millisecond)
 			f.ended(epoch)
-			st, err := f.mover().GetFleet(t.Context(), &pb.GetFleetRequest{})
-			require.NoError(t, err)
-			require.Len(t, st.GetPairs(), 1)
+			require.Eventually(t, func() bool { // in the copy of the directory
+				st, err := f.mover().GetFleet(t.Context(), &pb.GetFleetRequest{})
+				return err == nil && len(st.GetPairs()) == 1
+			}, testTimeout, 20*time.Millisecond)
 
 			f.place("a.*", "b")
 			require.Eventually(t, func() bool {
@@ -96,6 +97,10 @@ func TestForgetTargetOfMove(t *testing.T) {
 				resp, err := operator.ForgetPair(ctx, &pb.ForgetPairRequest{Pair: "b"})
 				return err == nil && len(resp.GetWaiting()) == 0
 			}, testTimeout, 20*time.Millisecond)
+			require.Eventually(t, func() bool {
+				_, err := f.a.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: "a.q"})
+				return err == nil
+			}, testTimeout, 20*time.Millisecond, "the source serves the queue again")
 			f.client, err = client.OpenWith(ctx, client.Options{Addresses: []string{f.a.ready.Address}})
 			require.NoError(t, err, "a client that has used the lost pair waits for it")
 			defer func() { require.NoError(t, f.client.Close()) }()
