@@ -12,6 +12,7 @@
 //	LOCKSTEP_SEED=…                 use the random seed of an earlier run
 //	LOCKSTEP_PYTHON=…               Python interpreter with grpcio (default: python3, if it has grpcio)
 //	LOCKSTEP_FLEET_PREVIOUS=…       revision, or path of a program, from which TestUpgrade upgrades
+//	LOCKSTEP_DRAIN_QUEUES=2000      number of queues in TestDrain (default 200)
 //	LOCKSTEP_KEEP=dir               directory for logs and data of failed tests (default: a new directory in $TMPDIR)
 //
 // In 106 rounds, each of the processes is killed at each step.
