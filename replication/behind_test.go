@@ -330,6 +330,24 @@ func testRolledBackActiveOfCorruptStandby(t *testing.T) {
 	requireUntouched(b, end)
 }
 
+// An active is rolled back after the standby has lost its connection. A resync rejects the snapshot of this active,
+// although the active had all committed records at the last hello.
+func TestRolledBackActiveAtResync(t *testing.T) { synctest.Test(t, testRolledBackActiveAtResync) }
+
+func testRolledBackActiveAtResync(t *testing.T) {
+	w := newWorld(t)
+	a, b, old, _ := behindPair(w)
+	a.close()
+	await(b, lost(replication.LostRefused))
+	b.follower.Resync(errors.New("a page is corrupt"))
+	a.rollBack(old)
+	end := b.store.End()
+	b.clearEvents()
+	a.lead(10, 2, b)
+	await(b, lost(replication.LostBehind))
+	requireUntouched(b, end)
+}
+
 // An active of release 0.1.0 cannot report whether it has the records that its checkpoint lacks. The standby waits
 // for a newer checkpoint.
 func TestCorruptStandbyOfAnOldActive(t *testing.T) { synctest.Test(t, testCorruptStandbyOfAnOldActive) }

@@ -249,6 +249,7 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 			err = cause
 		}
 	}()
+	f.confirmed = false
 	if err := f.room(roomBytes); err != nil { // always calls Room
 		return false, err
 	}

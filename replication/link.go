@@ -78,7 +78,7 @@ func (f *Follower) follow(ctx context.Context, conn Conn) (worked bool, err erro
 		}
 		f.setLink(nil)
 	}()
-	f.commonLSN, f.confirmed = nil, false
+	f.commonLSN = nil
 	hello, err := f.hello()
 	if err != nil {
 		return false, err
