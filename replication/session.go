@@ -324,7 +324,9 @@ func (p *Primary) leave(s *session) {
 		return
 	}
 	p.session = nil
-	p.absentSince, p.absentReported = time.Now(), true
+	if p.requires(s) {
+		p.absentSince, p.absentReported = time.Now(), true
+	}
 	if p.ended {
 		return
 	}

@@ -61,3 +61,20 @@ func testRequiredStandbyReplacesAThirdNode(t *testing.T) {
 		replication.StandbyConnected{Member: b.member()},
 	}, order)
 }
+
+// A required standby that does not connect is reported, even if a third node connects and leaves in the meantime.
+func TestAbsentStandbyIsReportedAfterAThirdNode(t *testing.T) {
+	synctest.Test(t, testAbsentStandbyIsReportedAfterAThirdNode)
+}
+
+func testAbsentStandbyIsReportedAfterAThirdNode(t *testing.T) {
+	w := newWorld(t)
+	a, b, c := w.node("a"), w.node("b"), w.node("c")
+	a.lead(1, 1, b)
+	c.follow(a)
+	await(a, func(e replication.StandbyConnected) bool { return e.Member == c.member() })
+	c.stop()
+	await(a, func(e replication.StandbyLost) bool { return e.Member == c.member() })
+	e := await(a, func(e replication.StandbyLost) bool { return e.Member == b.member() })
+	require.Equal(t, replication.LostSilence, e.Cause)
+}
