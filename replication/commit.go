@@ -29,8 +29,8 @@ func (p *Primary) Submit(ctx context.Context, payload []byte, done Done) error {
 
 // Item is a transaction and its completion callback.
 type Item struct {
-	// Payload is the transaction without the bodies, which Refs contains. SubmitAll copies both. Offsets of Refs are
-	// relative to Payload.
+	// Payload is the transaction without the bodies in Refs. SubmitAll copies both. Offsets of Refs are relative to
+	// Payload.
 	Payload []byte
 	Refs    []txn.Ref
 	Done    Done
@@ -101,8 +101,8 @@ func newWaiter() *waiter {
 	return w
 }
 
-// Commit submits a transaction and waits for its outcome. If ctx ends first, it returns ErrOutcomeUnknown and the
-// context's error.
+// Commit submits a transaction and waits for its outcome. If ctx ends after the transaction was accepted, the error
+// wraps ErrOutcomeUnknown and the context's error.
 func (p *Primary) Commit(ctx context.Context, payload []byte) (*txn.Result, error) {
 	return p.commitItem(ctx, Item{Payload: payload, Span: p.spanOf(ctx)})
 }
@@ -204,8 +204,8 @@ func (p *Primary) commitBatches(batches []batch) error {
 	return nil
 }
 
-// advance sets the commit LSN to the LSN of the last record that is durable on every required node (INV-2). mu is
-// held.
+// advance sets the commit LSN to the LSN of the last record that is durable on every required node (INV-2). It has no
+// effect while the node must not commit. mu is held.
 func (p *Primary) advance() {
 	if !p.cfg.Serve || p.ended {
 		return

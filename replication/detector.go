@@ -19,8 +19,8 @@ const (
 	flowBytes = 1 << 10
 )
 
-// silence measures how long the other end has sent nothing, in ticker steps. A step counts for at most twice its
-// nominal length, so that a suspension of this process is not counted.
+// silence measures the time without an event, such as a message or an ack, in ticker steps. A step counts for at most
+// twice its nominal length, which limits the effect of a suspension of this process.
 type silence struct {
 	quiet time.Duration
 	last  time.Time
@@ -66,7 +66,7 @@ func (d *detector) step(now time.Time, received bool) error {
 	return fmt.Errorf("%w for %v", ErrSilent, quiet.Round(time.Millisecond))
 }
 
-// restart begins the measurement for a new connection. The gap before its first message counts, but is not logged.
+// restart marks the beginning of a new connection. The silence before its first message counts, but is not logged.
 func (d *detector) restart() { d.fresh = true }
 
 func (d *detector) logGap(gap time.Duration) {

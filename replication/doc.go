@@ -9,9 +9,9 @@
 //
 //	Submit     copies the payload into the open batch. The frame is encoded once, into the buffer that the log,
 //	           the stream and the memory tail share.
-//	committer  takes all queued batches, passes them to the sessions (which send immediately), then calls Append and
-//	           Sync. New transactions collect into the next batch in the meantime, so batches grow with load.
-//	session    one per connected standby: sends batches without waiting for acks, up to a window of bytes in flight.
+//	committer  takes all queued batches, passes them to the standby's session, then calls Append and Sync. New
+//	           transactions collect in the next batch in the meantime, so batches grow with load.
+//	session    one connection of a standby: sends batches without waiting for acks, up to a window of bytes in flight.
 //	commit LSN min(durable here, durable on the standby if it is required). A transaction is acknowledged, applied or
 //	           delivered only up to this LSN (INV-2).
 //	applier    applies up to the commit LSN and completes transactions in commit order.
@@ -24,8 +24,8 @@
 // Package failover decides which node is in sync. The primary reports through Event and is controlled with
 // Primary.Configure. A standby that connects catches up from the log files, then from memory. When the standby is
 // within the window, the primary reports StandbyCaughtUp and failover requires its acks (SYNCING). When all records
-// up to the commit LSN of that moment are durable on the standby, the primary reports StandbySynced and failover
-// may add the standby to in_sync (INV-3).
+// that were committed before this requirement are durable on the standby, the primary reports StandbySynced and
+// failover may add the standby to in_sync (INV-3).
 //
 // The follower rejects an active below the fence in its store's identity. It persists a higher fence before it
 // accepts messages with that fence (INV-1). After Stop returns, the follower accepts and acknowledges nothing
@@ -37,5 +37,5 @@
 // to the node with the longer history. Known committed records are truncated only if a forced failover discarded
 // them.
 //
-// Only transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
+// Only the files transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
 package replication

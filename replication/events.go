@@ -22,8 +22,9 @@ const (
 	// LostRefused means that a reconnect was refused; the other process has terminated.
 	LostRefused
 	LostSilence
-	// LostRejected means that the other end responds but cannot replicate with this node: it is not the active, has
-	// another pair's data or an older configuration (INV-1), or lost records that it had acknowledged.
+	// LostRejected means that the other end responds, but the two nodes cannot replicate. Reasons: the other end is not
+	// active, belongs to another pair, or has another protocol or an older configuration (INV-1); or the standby is not
+	// accepted, or has lost records that it had acknowledged.
 	LostRejected
 	LostSlow
 	// LostAhead means that the standby's fence is above this active's configuration and term (INV-1).
@@ -73,8 +74,9 @@ type (
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost reports that a standby's connection ended, or that a required standby did not connect within the
-	// timeout.
+	// StandbyLost reports that a standby's connection or snapshot transfer ended, that a required standby did not connect
+	// in time, or that a standby did not request its snapshot in time. It also reports a standby that was refused because
+	// of its fence (LostAhead) or lost records (LostRejected). After a snapshot request, Member contains only the node.
 	StandbyLost struct {
 		Member Member
 		Cause  LostCause

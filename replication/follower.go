@@ -24,7 +24,7 @@ const (
 	// is closed, and only a refused dial proves that the process terminated.
 	dialBackoffMin = 250 * time.Microsecond
 	dialBackoffMax = 50 * time.Millisecond
-	// roomBytes and roomInterval limit the bytes and the time between two calls of Room.
+	// While data is received, Room is called again after roomBytes or roomInterval, whichever is reached first.
 	roomBytes    = 4 << 20
 	roomInterval = 100 * time.Millisecond
 )
@@ -54,8 +54,8 @@ type FollowerOptions struct {
 	Tuning
 }
 
-// Follower is the standby role: it replicates the active's log into the store and reconnects until Stop. It rejects
-// actives below the fence in the store's identity (INV-1).
+// Follower is the standby role: it replicates the active's log into the store, and reconnects until Stop or a failure
+// of the store. It rejects actives below the fence in the store's identity (INV-1).
 type Follower struct {
 	o      FollowerOptions
 	log    *zap.Logger
@@ -100,14 +100,15 @@ type Follower struct {
 
 // FollowerStatus is the status of a follower.
 type FollowerStatus struct {
-	// Connected reports whether the active accepted the hello. Required reports whether the active waits for this
-	// node's acks.
+	// Connected reports whether the active accepted the hello, or sends a snapshot. Required reports whether the active
+	// waits for this node's acks.
 	Connected, Required bool
 	Durable             lsn.Position
 	AppliedLSN          uint64
 	// ActiveCommitLSN is the last commit LSN received. It is retained after the active is lost.
 	ActiveCommitLSN uint64
-	// SnapshotBytes is the number of bytes received of a snapshot of SnapshotTotalBytes; both are 0 without a transfer.
+	// SnapshotBytes is the offset up to which a snapshot was received, and SnapshotTotalBytes the size of its page file;
+	// both are 0 without a transfer.
 	SnapshotBytes, SnapshotTotalBytes uint64
 	// Refused wraps ErrNotPeer if the active does not accept this node as a member of its pair; otherwise nil.
 	Refused error
@@ -134,8 +135,8 @@ func (f *Follower) Stop() {
 	f.events.close()
 }
 
-// Resync replaces the store with a snapshot from the active, to repair corruption that cannot be repaired otherwise. It
-// returns immediately; SnapshotInstalled is posted on completion.
+// Resync starts to replace the store with a snapshot from the active, to repair corruption that cannot be repaired
+// otherwise. SnapshotInstalled is posted on completion; until then, further calls have no effect.
 func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return
@@ -237,7 +238,8 @@ func (f *Follower) connected(config, term uint64) {
 	f.events.post(FollowerConnected{Config: config, Term: term})
 }
 
-// attempt connects once and uses the connection until it ends. worked reports whether the active accepted the hello.
+// attempt connects once and uses the connection until it ends. worked reports whether the active accepted the hello, or
+// a snapshot was installed.
 func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -55,7 +55,7 @@ func matchLogs(active logView, h *Hello) HelloResponse {
 // the record is certainly missing. Both are false if the log begins too late, if the record is unreadable, or if the
 // standby sent no position.
 //
-// A position identifies a whole history, so a node with this record has all committed records (INV-13).
+// A position identifies a whole history, so a node with this record has all records up to it (INV-13).
 func holdsCommitted(active logView, committed lsn.Position) (holds, missing bool) {
 	switch at, ok := active.PositionOf(committed.LSN); {
 	case committed.IsZero():

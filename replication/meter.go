@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Meter receives durations, once per batch. Its methods are called with locks held: they must not block or call the
-// role's methods.
+// Meter receives durations of batches. Its methods are called concurrently and with locks held: they must not block or
+// call the role's methods.
 type Meter interface {
 	// Committed receives the time from the acceptance of a batch's first transaction until the commit.
 	Committed(d time.Duration)

@@ -35,22 +35,24 @@ type Tuning struct {
 	AckTimeout time.Duration
 	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// CommitNotice is the maximum delay before a new commit LSN is sent to the standby. The LSN is sent in a separate
-	// message unless a batch includes it earlier.
+	// On the active, CommitNotice is the maximum delay before a new commit LSN is sent to the standby, in a separate
+	// message unless a batch includes it earlier. On the standby, it is the time for which committed records are collected
+	// before they are applied.
 	CommitNotice time.Duration
-	// BehindRetry is the interval at which a standby redials an active on which committed records are missing.
+	// BehindRetry is the delay before a standby redials an active that lacks committed records in its log or its
+	// checkpoint.
 	BehindRetry time.Duration
 	// CommitDelay is the time for which the committer waits for more transactions before a write. A delay causes fewer
 	// and larger writes. Default 0.
 	CommitDelay time.Duration
-	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. A single larger record may be in
-	// flight.
+	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. The last batch, or a single record of any
+	// size, may exceed the limit.
 	WindowBytes int
 	// TailBytes is the size of the newest part of the log that is kept in memory. A standby further behind is sent
 	// records from the log files.
 	TailBytes int
-	// BatchBytes is the size at which a batch is closed; a single record may be larger. It also limits the records in
-	// one message.
+	// BatchBytes is the size at which a batch is closed; a single record may be larger. It also limits the bytes of
+	// records in one message.
 	BatchBytes int
 	// QueueBytes limits the size of the pending transactions, including an overhead for each. Submit blocks at the
 	// limit.
@@ -58,7 +60,8 @@ type Tuning struct {
 	MaxTxnBytes        int
 	SnapshotChunkBytes int
 	// SnapshotBytesPerSecond, if not nil, returns the maximum rate at which a standby receives a snapshot; 0 means no
-	// limit. The logs of both nodes may share a disk or a network with the transfer.
+	// limit. It is called at the start of each transfer. A limit protects commits if the logs share a disk or a network
+	// with the transfer.
 	SnapshotBytesPerSecond func() int64
 }
 

@@ -97,7 +97,8 @@ type Primary struct {
 	peer       peer
 	// aheadReported is the last logged StandbyAhead.
 	aheadReported StandbyAhead
-	// absentSince is when the required standby was last connected; absentReported is set when its absence was reported.
+	// absentSince is the start of the absence of the required standby; absentReported is set when the absence was
+	// reported.
 	absentSince    time.Time
 	absentReported bool
 	// awaited is the standby that was redirected to a snapshot and has not requested it yet.
@@ -108,7 +109,7 @@ type Primary struct {
 	// uncommitted are the batches to be reported to the meter, and ends are samples of the log end; oldest first.
 	uncommitted []pendingBatch
 	ends        []endSample
-	// foreign is the last refused node that is not a member of this pair; nil if none. The value is immutable.
+	// foreign is the last refused ForeignNode; nil if none. The value is immutable.
 	foreign *ForeignNode
 	// traces are the traced batches that are not applied, oldest first; tracing reports, without mu, whether any exist.
 	traces  []traced
@@ -310,7 +311,7 @@ type PrimaryStatus struct {
 	AppliedLSN uint64
 	Standby    *StandbyStatus
 	Disk       DiskStatus
-	// ForeignNode is the last refused node that is not a member of this pair, if any.
+	// ForeignNode is the last refused node of this kind, if any.
 	ForeignNode *ForeignNode
 }
 

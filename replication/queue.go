@@ -23,10 +23,13 @@ const minBufferBytes = 1 << 10
 // moveBytes is the size from which a batch is closed when its buffer is full, instead of being copied to a larger one.
 const moveBytes = 128 << 10
 
-// Done receives the outcome of a transaction. It is called exactly once per transaction, in commit order, one call
-// at a time, on the goroutine that applies. It must not block or call Submit. The callee owns the result. A nil
-// error means that the transaction is committed on every member of in_sync (INV-2) and applied on this node; the
-// result may still report a rejection.
+// Done receives the outcome of a transaction. It is called exactly once per accepted transaction, and must not block or
+// call Submit. The callee owns the result.
+//
+// A nil error means that the transaction is committed on every member of in_sync (INV-2) and applied on this node; the
+// result may still report a rejection. These calls are made in commit order, one at a time, by the goroutine that
+// applies. An error is reported by the goroutine in which the primary is blocked, is stopped or fails, possibly at the
+// same time as other outcomes.
 type Done func(r *txn.Result, err error)
 
 type group struct {

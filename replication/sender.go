@@ -33,7 +33,7 @@ type sender struct {
 	s *session
 	p *Primary
 	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold is created before the logs are
-	// matched, because a checkpoint could then delete the log, and because registration releases the snapshot that the
+	// matched: later, a checkpoint could already have deleted the log, and the registration releases the snapshot that the
 	// standby installed. When the session ends, the ownership of hold passes to Primary.retain.
 	hold *wal.Hold
 
@@ -106,7 +106,8 @@ func (sd *sender) step(w *HelloResponse) (wait time.Duration, err error) {
 	return sd.idle()
 }
 
-// idle sends a message without records if one is due, and returns the time until the next one.
+// idle sends a message without records if one is due. It returns the time until the next message, or 0 if it must be
+// called again.
 func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)

@@ -24,7 +24,8 @@ type session struct {
 	p      *Primary
 	stream StandbyStream
 	member Member
-	// negotiated and applied are set by the handshake: the common features, and the standby's applied LSN at its hello.
+	// negotiated and applied are set by the handshake: the common protocol and features, and the standby's applied LSN at
+	// its hello.
 	negotiated Negotiation
 	applied    uint64
 	// wake is signaled when the sender may have work.
@@ -70,7 +71,8 @@ func (p *Primary) enter() bool {
 	return true
 }
 
-// Replicate serves one connection of a standby; see Service. A new connection replaces the previous one.
+// Replicate serves one connection of a standby; see Service. A new connection replaces the previous one of the same
+// node. While another node is connected, it is refused with ErrSecondStandby, unless only the new standby is required.
 func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -106,11 +108,12 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	return s.err
 }
 
-// ForeignNode is a node that connected as a standby and is not a member of this pair.
+// ForeignNode is a node that was refused as a standby, because it belongs to another pair, has the identity of this
+// node, or caused a protocol error.
 type ForeignNode struct {
 	// At is the time of the node's last attempt.
 	At time.Time
-	// Err wraps ErrOtherPair, ErrSameNode, or ErrProtocol.
+	// Err wraps ErrOtherPair or ErrProtocol. For a node with the identity of this node, it also wraps ErrSameNode.
 	Err error
 }
 
@@ -212,7 +215,7 @@ func (p *Primary) refuseBehind(h *Hello) error {
 	return err
 }
 
-// checkBehind returns ErrBehind if a committed record is missing from this node's log (INV-13).
+// checkBehind returns ErrBehind if a committed record is certainly missing from this node's log (INV-13).
 func (p *Primary) checkBehind(committed lsn.Position) error {
 	if _, missing := holdsCommitted(p.o.Store, committed); !missing || mutate.Off("INV-13-active-accepts-standby-ahead") {
 		return nil
@@ -430,7 +433,8 @@ func (s *session) receive(first chan<- *StandbyMessage) {
 	}
 }
 
-// acknowledge processes a standby's acknowledgement (INV-2).
+// acknowledge processes a message of the standby: it records the applied and the durable position, which may advance
+// the commit LSN (INV-2).
 func (p *Primary) acknowledge(s *session, m *StandbyMessage) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -30,8 +30,9 @@ type hold struct {
 	released chan struct{}
 }
 
-// HoldWrites makes new transactions wait, except those with Item.Site or Item.Exempt. A nil err ends the hold. Each
-// transaction waits for at most limit, and then fails with err. Only one goroutine may call HoldWrites.
+// HoldWrites makes new transactions wait, except those with Item.Site or Item.Exempt. Each transaction waits for at
+// most limit, and then fails with err. A nil err ends the hold; another err during a hold has no effect. Only one
+// goroutine may call HoldWrites.
 func (p *Primary) HoldWrites(err error, limit time.Duration) {
 	held := p.held.Load()
 	switch {
@@ -71,7 +72,7 @@ func (p *Primary) CommitSite(ctx context.Context, payload []byte) (*txn.Result, 
 // the position of the last applied record after the call.
 func (p *Primary) Advanced() <-chan struct{} { return p.advanced.wait() }
 
-// Stopped returns a channel that is closed when the role ends.
+// Stopped returns a channel that is closed when Stop is called.
 func (p *Primary) Stopped() <-chan struct{} { return p.stopped }
 
 // notifier wakes all waiters. Without waiters, notify costs one atomic load.

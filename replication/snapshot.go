@@ -125,8 +125,8 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint. The log after the checkpoint is retained until the standby has reconnected, or
-// for two minutes. A new transfer replaces the previous one.
+// FetchSnapshot sends a checkpoint. The log after the checkpoint is retained until the standby has reconnected, but at
+// most for two minutes after the transfer. A new transfer replaces the previous one.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
 		return ErrNotActive

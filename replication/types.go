@@ -38,7 +38,7 @@ type Hello struct {
 	DiscardedTerm uint64
 }
 
-// StandbyMessage is an acknowledgement or a heartbeat of a standby.
+// StandbyMessage is a message from the standby: the hello, an acknowledgement or a heartbeat.
 type StandbyMessage struct {
 	// Config and Term are the fence of the standby (INV-1).
 	Config, Term uint64
@@ -61,7 +61,8 @@ type HelloResponse struct {
 	// OldestProtocol is the oldest protocol version that the active supports; 0 if it supports only Protocol.
 	Protocol, OldestProtocol uint32
 	Features                 []string
-	// HoldsCommitted reports whether the active has the record Hello.Committed. False may also mean unknown.
+	// HoldsCommitted reports whether the active has the record Hello.Committed, or whether the forced failover of
+	// Hello.DiscardedTerm has discarded the record. False may also mean unknown.
 	HoldsCommitted bool
 }
 
@@ -91,9 +92,9 @@ type SnapshotRequest struct {
 	Node uuid.UUID
 	// Config is the configuration in the standby's fence (INV-1).
 	Config uint64
-	// ResumeID is the ID of an interrupted transfer; empty for a new one.
+	// ResumeID is the SnapshotHeader.ID of an interrupted transfer; empty for a new one.
 	ResumeID string
-	// ResumeOffset is a byte offset in the page file.
+	// ResumeOffset is the offset in the page file at which an interrupted transfer resumes.
 	ResumeOffset uint64
 	// Committed has the meaning of Hello.Committed. It is also zero if the active is known to have the record.
 	Committed lsn.Position
@@ -121,7 +122,7 @@ type SnapshotChunk struct {
 	// Header describes the snapshot. It is set in the first chunk only.
 	Header *SnapshotHeader
 	Offset uint64
-	// Data is a part of the snapshot. It is empty in the last chunk and in heartbeats.
+	// Data is a part of the snapshot. It is empty in the first and the last chunk, and in heartbeats.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32
@@ -129,8 +130,8 @@ type SnapshotChunk struct {
 	Finished bool
 }
 
-// StandbyStream is the active's end of a standby's connection. One goroutine sends, and another one receives. Both
-// methods return an error when the connection is lost or Service.Replicate has returned.
+// StandbyStream is the active's end of a standby's connection. The caller serializes sends; another goroutine receives.
+// Both methods return an error when the connection is lost or Service.Replicate has returned.
 type StandbyStream interface {
 	// Send sends a message. It must not retain the message, but may retain the records, which must not be modified.
 	Send(m *ActiveMessage) error
@@ -142,7 +143,8 @@ type Service interface {
 	// Replicate serves one connection of a standby until it ends. When Replicate returns, the transport must end the
 	// stream, so that a blocked Send or Recv returns.
 	Replicate(ctx context.Context, stream StandbyStream) error
-	// FetchSnapshot sends a checkpoint in chunks. send must not retain the chunk.
+	// FetchSnapshot sends a checkpoint in chunks. send must not retain the chunk. When FetchSnapshot returns, the
+	// transport must end the stream, because a call of send may still be blocked.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error
 }
 
@@ -161,11 +163,11 @@ type SnapshotStream interface {
 	Recv() (*SnapshotChunk, error)
 }
 
-// Conn is a connection to an active.
+// Conn is a connection to another node.
 type Conn interface {
-	// Replicate opens the record stream, which ends when ctx is done.
+	// Replicate opens the record stream of an active. The stream ends when ctx is done.
 	Replicate(ctx context.Context) (ActiveStream, error)
-	// FetchSnapshot opens a snapshot transfer, which ends when ctx is done.
+	// FetchSnapshot opens a snapshot transfer from an active. The transfer ends when ctx is done.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest) (SnapshotStream, error)
 	// Handshake exchanges identities with the process at the other end.
 	Handshake(ctx context.Context, me ProcessIdentity) (ProcessIdentity, error)
@@ -175,7 +177,7 @@ type Conn interface {
 	Close() error
 }
 
-// Dialer connects to an active.
+// Dialer connects to another node.
 type Dialer interface {
 	// Dial opens a connection. Its error wraps ErrRefused if the host is reachable but no process listens at address,
 	// which proves that the process terminated.
@@ -206,6 +208,6 @@ func Self(s *store.Store, process, address string) ProcessIdentity {
 // Responder responds to handshakes of other processes. The zero value rejects all.
 type Responder struct {
 	Self func() ProcessIdentity
-	// OnHandshake is called for each accepted handshake; it must not block.
+	// OnHandshake is called for each accepted handshake. It is required with Self, and must not block.
 	OnHandshake func(ProcessIdentity)
 }

@@ -42,8 +42,8 @@ func (w *window) add(b sent) {
 	w.bytes += b.bytes
 }
 
-// acknowledge removes the acknowledged batches, and reports whether the sender waits for the ack. at must be the end of
-// a sent batch, with the checksum of the whole history.
+// acknowledge removes the acknowledged batches, and reports whether the sender waits for the ack. It returns
+// ErrProtocol unless at is the end of an unacknowledged batch, including the checksum of the whole history.
 func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -78,8 +78,8 @@ func (w *window) endTraces(err error) {
 	}
 }
 
-// room returns the number of bytes that may be sent, at most limit. If the result is 0, the next ack wakes the
-// sender.
+// room returns the number of bytes that may be sent, at most limit. If the result is not positive, the next ack wakes
+// the sender.
 func (w *window) room(limit int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,7 +94,8 @@ func (w *window) inFlight() int {
 	return w.bytes
 }
 
-// progressed reports whether all batches are acknowledged, or an ack arrived after since.
+// progressed reports whether all batches are acknowledged, or whether an ack arrived, or the first of them was sent,
+// after since.
 func (w *window) progressed(since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
