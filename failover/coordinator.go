@@ -39,9 +39,9 @@ type Live struct {
 // Duplicate is another process announced under this node's ID.
 type Duplicate struct {
 	Live
-	// Stale reports whether the process may be an earlier process of this node that was killed before its lease
-	// expired. It becomes false when it is proven that the process was running after this process had announced
-	// itself, and stays false while that process exists.
+	// Stale reports whether the process may be an earlier process of this node that was killed before its lease expired.
+	// It becomes false when it is proven that the process was running after this process had announced itself, and stays
+	// false while the process is announced.
 	Stale bool
 }
 
@@ -85,8 +85,8 @@ type Coordinator interface {
 	Load(ctx context.Context) (Record, Revision, error)
 
 	// Swap durably replaces the record if it is still at revision `expect` (0: no record), and returns the new revision.
-	// ErrConflict and ErrRefused mean that the swap was not applied; any other error is an unknown outcome. If the stored
-	// record already has the OpID of `next`, Swap succeeds.
+	// ErrConflict and ErrRefused mean that the swap was not applied; the caller must treat any other error as an unknown
+	// outcome. If the stored record already has the OpID of `next`, Swap succeeds.
 	Swap(ctx context.Context, expect Revision, next Record) (Revision, error)
 
 	// WriteMark durably raises the pair's mark. A mark that is not above the current one (Mark.Less) has no effect, and
@@ -104,11 +104,12 @@ type Coordinator interface {
 	Watch(ctx context.Context) <-chan Observation
 
 	// Announce maintains this node's liveness key, through any outage, until ctx ends. It then tries to remove the key,
-	// and returns nil. Only one call may run at a time.
+	// and returns nil. It returns an error only if live is invalid or the coordinator was closed. Only one call may run at
+	// a time.
 	Announce(ctx context.Context, live Live) error
 
-	// Close makes calls in progress fail. It waits for the coordinator's goroutines, but not until those calls have
-	// returned.
+	// Close makes requests in progress fail. It waits for the coordinator's goroutines, but not until the calls of these
+	// requests have returned.
 	Close() error
 }
 

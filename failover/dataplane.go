@@ -69,10 +69,10 @@ type Peer struct {
 	End     lsn.Position
 }
 
-// DataPlane controls a node's store and its replication role. The Runner calls it from one goroutine, in the order
-// of the machine's effects; only Drain and Handshake run concurrently. At most one role runs at a time. Calls may
-// block for disk I/O. Longer work runs in goroutines of the data plane, and the Stop calls wait for those
-// goroutines.
+// DataPlane controls a node's store and its replication role. The Runner calls it from one goroutine, in the order of
+// the machine's effects; only Identity, Committed, Drain and Handshake are also called concurrently. At most one role
+// runs at a time. Calls may block for disk I/O. Longer work runs in goroutines of the data plane, and the Stop calls
+// wait for those goroutines.
 //
 // An error from any call except Drain and Handshake is fatal: Runner.Run stops the node's role and returns the error.
 type DataPlane interface {
@@ -123,9 +123,8 @@ type DataPlane interface {
 	StopActive(ctx context.Context, next NodeInfo) error
 
 	// StartFollower starts the standby role, which replicates from spec.Active. After a connection loss, it redials
-	// immediately, and then about every 10 ms until StopFollower. It rejects messages below the fence, and persists a
-	// higher fence before it accepts messages with that fence (INV-1). The caller ensures that no active role is
-	// running.
+	// immediately, and then at short intervals until StopFollower. It rejects messages below the fence, and persists a
+	// higher fence before it accepts messages with that fence (INV-1). The caller ensures that no active role is running.
 	StartFollower(ctx context.Context, spec FollowSpec, post func(DataEvent)) error
 
 	// StopFollower ends the standby role. After it returns, nothing from the old active is accepted or acknowledged
@@ -133,7 +132,7 @@ type DataPlane interface {
 	StopFollower(ctx context.Context) error
 
 	// Drain prepares a planned handover. It holds new transactions, and waits until all earlier transactions are
-	// committed and durably applied on the standby. It returns the end of the log; no record is appended after it
+	// committed, and are durable and applied on the standby. It returns the end of the log; no record is appended after it
 	// until Resume or StopActive. The Runner calls Resume or StopActive after every Drain, even a failed one.
 	Drain(ctx context.Context) (lsn.Position, error)
 
@@ -232,9 +231,10 @@ type DataEvent interface{ dataEvent() }
 type (
 	// FollowerConnected reports that the active accepted this node.
 	FollowerConnected struct{ Config, Term uint64 }
-	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN Committed,
-	// and some are missing from this node's log. Common is the last LSN that both logs contain. The event precedes
-	// FollowerConnected. All fields are zero if the active reports only that this node has lost acknowledged records.
+	// FollowerIncomplete reports that the active, in configuration Config, has committed records up to LSN Committed, and
+	// some are missing from this node's log. Common is the last LSN that both logs contain. If the hello response reports
+	// the records, the event precedes FollowerConnected. All fields are zero if the active reports only that this node has
+	// lost acknowledged records.
 	FollowerIncomplete struct{ Config, Common, Committed uint64 }
 	// FollowerRequired reports that the active requires this node's acks from now on.
 	FollowerRequired struct{}
@@ -251,7 +251,7 @@ type (
 type (
 	// ActiveReady reports that the term-start record and all earlier records are committed and applied.
 	ActiveReady struct{}
-	// StandbyConnected reports that a standby sent a hello.
+	// StandbyConnected reports that the active has accepted the hello of a standby.
 	StandbyConnected struct{ Member Member }
 	// StandbyCaughtUp reports that the standby is so close to the end of the log that its acks can be required. It is
 	// posted once per connection, even if they are already required.
@@ -263,15 +263,16 @@ type (
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost reports that the standby's connection was lost, or the standby does not connect; see Cause.
+	// StandbyLost reports that the standby's connection was lost, that the standby does not connect, or that it was
+	// refused; see Cause.
 	StandbyLost struct {
 		Node  uuid.UUID
 		Cause LostCause
 		Err   error
 	}
-	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from
-	// this node's log (INV-13). End is the end of its log, Committed the last LSN that it knows to be committed. It is
-	// posted for each hello of the standby.
+	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from this
+	// node's log (INV-13). End is the end of the standby's log, Committed the last LSN that the standby knows to be
+	// committed. It is posted for each hello of the standby.
 	StandbyAhead struct {
 		Member    Member
 		End       lsn.Position

@@ -109,7 +109,8 @@ func (s *Status) MissingFeature(feature string) (MissingFeature, bool) {
 	return MissingFeature{Node: n, Feature: feature}, missing
 }
 
-// missingFeature is like Status.MissingFeature, but waits for a node that has not announced itself yet.
+// missingFeature is like Status.MissingFeature, but waits up to AnnounceWait for a node that has not announced itself
+// yet.
 func (r *Runner) missingFeature(ctx context.Context, rec Record, feature string) (MissingFeature, bool) {
 	waited := time.NewTimer(AnnounceWait)
 	defer waited.Stop()

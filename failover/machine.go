@@ -156,7 +156,8 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle records the event in the state. Only reconcile makes decisions, and it uses only the state.
+// handle records the event in the state. It decides only about requests, and whether a record is accepted. All other
+// decisions are made by reconcile, which uses only the state.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:

@@ -200,7 +200,7 @@ func (m *machine) lead() {
 	m.handOver()
 	m.failBack()
 	m.leadSwap(hasOther, present)
-	// A proposal can only tighten the conditions, which must apply before its swap is sent.
+	// A proposal may tighten the conditions, but never relaxes them.
 	m.configure()
 }
 

@@ -79,11 +79,11 @@ func (s *State) recordHasGenerations() bool {
 	return !lacks
 }
 
-// owns reports whether run is zero, the generation of this process, or one of those that the directory contained at
+// owns reports whether a generation is zero, that of this process, or one of those that the directory contained at
 // startup, until clearBoot discards those.
-func (s *State) owns(run uuid.UUID) bool {
+func (s *State) owns(generation uuid.UUID) bool {
 	r := &s.proc
-	return run == uuid.Nil || run == r.id || run == r.boot[0] || run == r.boot[1]
+	return generation == uuid.Nil || generation == r.id || generation == r.boot[0] || generation == r.boot[1]
 }
 
 // participates reports whether this process may act on the record: its log was compared with the pair's mark, and no

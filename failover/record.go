@@ -141,7 +141,7 @@ func find[T any](all []T, ok func(T) bool) (found T, _ bool) {
 	return found, false
 }
 
-// Clone returns a deep copy of r.
+// Clone returns a copy of r that shares no slices or pointers with r.
 func (r Record) Clone() Record {
 	r.InSync = slices.Clone(r.InSync)
 	r.Nodes = slices.Clone(r.Nodes)

@@ -11,11 +11,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrMinInSync is returned by SetMinInSync if the cluster record was not changed. The error text contains the
-// reason.
+// ErrMinInSync is returned by SetMinInSync if the cluster record was not changed, or if ctx ended before the outcome
+// was known. The error text contains the reason.
 var ErrMinInSync = errors.New("min-in-sync was not changed")
 
-// ErrPause is returned by SetPaused if the cluster record was not changed. The error text contains the reason.
+// ErrPause is returned by SetPaused if the cluster record was not changed, or if ctx ended before the outcome was
+// known. The error text contains the reason.
 var ErrPause = errors.New("the pair was not paused or resumed")
 
 var errAlone = errors.New("only one node is in sync, and every write would be rejected; start the other node first")

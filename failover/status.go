@@ -24,11 +24,11 @@ var (
 	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
 	// ErrFailed is returned after a failure of the store (INV-7).
 	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")
-	// ErrStopped is returned by calls to a Runner that is not running.
+	// ErrStopped is returned by calls to a Runner after Run has returned.
 	ErrStopped = errors.New("failover is not running on this node")
 )
 
-// ErrAdopt is returned if the cluster record was not rebuilt. Nothing was changed, unless the error also wraps
+// ErrAdopt is returned if the cluster record was not rebuilt. The record is unchanged, unless the error also wraps
 // ErrUnknownOutcome.
 var ErrAdopt = errors.New("cluster record was not rebuilt")
 
@@ -44,10 +44,13 @@ var (
 		"uncleanly and sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
-// ErrForce is returned if a forced failover failed. Nothing was changed, unless the error also wraps ErrUnknownOutcome.
+// ErrForce is returned if a forced failover failed. It has not changed the cluster record, unless the error also wraps
+// ErrUnknownOutcome.
 var ErrForce = errors.New("forced failover failed")
 
-// ErrSwitchover is returned if a planned switchover failed. The roles are unchanged, except by a concurrent takeover.
+// ErrSwitchover is returned if a planned switchover failed or did not complete in time. Usually the roles are
+// unchanged. But the swap of the record may still be applied, or the other node may have been activated without a
+// response: see Status.
 var ErrSwitchover = errors.New("switchover failed")
 
 // Settings configures the machine. Zero fields use their defaults.
@@ -68,7 +71,7 @@ type Settings struct {
 	LeaseMargin time.Duration
 	// DrainTimeout limits the drain of a switchover. Default 1 s.
 	DrainTimeout time.Duration
-	// SwitchoverTimeout limits a switchover as a whole. Default 10 s.
+	// SwitchoverTimeout limits a switchover or a forced failover as a whole. Default 10 s.
 	SwitchoverTimeout time.Duration
 	// RetryDelay is the delay between two attempts to reach the coordinator. Default 100 ms.
 	RetryDelay time.Duration

@@ -54,7 +54,10 @@ func cause(err error) string {
 		},
 		{"certificate is valid for", "etcd's certificate is for a different name than the one in coordinator.etcd.endpoints"},
 		{"cannot validate certificate for", "etcd's certificate does not contain the address in coordinator.etcd.endpoints"},
-		{"certificate has expired", "a certificate has expired or is not valid yet: check etcd's, and this machine's clock"},
+		{
+			"certificate has expired",
+			"a certificate has expired or is not valid yet: check the certificates and clocks of etcd and this node",
+		},
 		{"tls: unknown certificate authority", "etcd does not trust the CA of the certificate in coordinator.etcd.tls.cert"},
 		{"tls: bad certificate", "etcd rejects the certificate in coordinator.etcd.tls.cert"},
 		{"tls: certificate required", "etcd requires a client certificate: set coordinator.etcd.tls.cert and key"},

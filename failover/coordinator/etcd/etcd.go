@@ -157,8 +157,8 @@ func (c *Coordinator) txn(
 	return resp, outcomeUnknown, err
 }
 
-// attempts returns the number of attempts per request: one per connection, and more at larger intervals, because
-// requests that are sent during a leader election get no response.
+// attempts returns the number of attempts per request: one per endpoint, and more at larger intervals, because requests
+// that are sent during a leader election get no response.
 func (c *Coordinator) attempts() int {
 	if c.opts.sendOnce {
 		return 1

@@ -97,8 +97,8 @@ func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	})
 }
 
-// overwritten reports whether the node's liveness key is missing. In this case, a duplicate process has overwritten
-// the key and then terminated.
+// overwritten reports whether the node's liveness key is missing. This is the case after a duplicate process has
+// overwritten the key and then terminated.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
 	_, present := o.LiveNode(live.Node.ID)

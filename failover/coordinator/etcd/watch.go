@@ -123,8 +123,8 @@ func (c *Coordinator) put(o *failover.Observation, kv *mvccpb.KeyValue) {
 	case strings.HasPrefix(key, c.processDir):
 		var l failover.Live
 		if json.Unmarshal(kv.Value, &l) == nil {
-			// Two announcements of a process may arrive in one response. First reveals whether a duplicate process announced
-			// itself in between, which proves that the process was running.
+			// Two announcements of this process may arrive in one response. First is the revision of the earlier one. A
+			// duplicate process with a higher revision was running after that announcement.
 			c.processes[key] = dupdetect.Entry{Live: l, Seq: kv.ModRevision, First: kv.CreateRevision}
 		}
 	}

@@ -35,7 +35,7 @@ func (h *history) isOther(header *etcdserverpb.ResponseHeader, before int64) boo
 	return other
 }
 
-// Revision returns the highest revision of the responses so far. 0: none.
+// Revision returns the highest revision in the responses of the current history; 0 before the first response.
 func (w *Watch) Revision() int64 { return w.history.revision() }
 
 // Check triggers a new listing of the keys if a response to a linearizable request proves that etcd was restored or

@@ -31,7 +31,7 @@ type WatchOptions struct {
 	// Prefix is the prefix of the watched keys.
 	Prefix string
 	// RequestTimeout limits the time until the stream is open. An open stream without a response for one to two times
-	// RequestTimeout is broken.
+	// RequestTimeout is considered broken.
 	RequestTimeout time.Duration
 	// PageKeys is the limit of keys in a response to List. 0: no limit.
 	PageKeys int64
@@ -43,7 +43,7 @@ type WatchOptions struct {
 	Load func(ctx context.Context) (*etcdserverpb.ResponseHeader, error)
 	// Apply applies changes that are newer than the last list, at least one.
 	Apply func(events []*mvccpb.Event)
-	// Ended receives the reason of each interruption.
+	// Ended receives the reason of each interruption, and the error of the context when Run ends.
 	Ended func(err error)
 }
 
@@ -98,7 +98,7 @@ func (w *Watch) once(ctx context.Context) error {
 }
 
 // List calls yield for all keys with a prefix, at one revision, in ascending order. It returns the header of the first
-// response. The error wraps ErrReplaced if the pages belong to different histories, and is otherwise that of Get.
+// response. The error wraps ErrReplaced if the pages belong to different histories, or the error of Get.
 func (w *Watch) List(
 	ctx context.Context, prefix string, yield func(*mvccpb.KeyValue),
 ) (*etcdserverpb.ResponseHeader, error) {

@@ -57,8 +57,8 @@ func NewServer(leaseTTL time.Duration) *Server {
 }
 
 // Standalone returns a Server for a node without a partner. Its record is derived from the fence in the store's
-// identity, and the node activates in the next term. For a new store, or a store restored from a backup, the Server
-// has no record, so the node creates the first one.
+// identity and the end of the log, and the node activates in the next term. For a new store, or a store restored from a
+// backup, the Server has no record, so the node creates the first one.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {
@@ -181,7 +181,7 @@ func (c *Coordinator) SetReachable(reachable bool) {
 	c.s.notify()
 }
 
-// LoseNextReply makes the next Swap return ErrUnknownOutcome although it is applied.
+// LoseNextReply makes the next Swap that is applied return ErrUnknownOutcome.
 func (c *Coordinator) LoseNextReply() {
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()

@@ -33,7 +33,7 @@ type Admin struct {
 
 	mu    sync.Mutex // guards the fields below
 	known []string   // addresses
-	why   error      // why the last search found no leader
+	why   error      // errors of the last search for the leader
 }
 
 var _ leaderFinder = (*Admin)(nil)

@@ -134,8 +134,8 @@ func (s *boltStore) Get(key []byte) (value []byte, err error) {
 }
 
 // SetUint64 stores a number. It returns errVoted for the term of a vote unless that term is higher than the stored one.
-// Raft then does not vote. This is a second protection against an incorrect term in memory, with which raft would vote
-// in a term that is older than its last vote, and could then vote twice in the newer term.
+// Raft then does not vote. This is a second protection against an incorrect term in memory. With such a term, raft
+// would vote in a term that is older than its last vote, and could then vote twice in the newer term.
 func (s *boltStore) SetUint64(name []byte, n uint64) error {
 	if string(name) != voteTermKey {
 		return s.Set(name, key(n))

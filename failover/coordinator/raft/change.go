@@ -25,7 +25,8 @@ type change struct {
 	Add    string `json:"add,omitempty"`    // address
 }
 
-// changeMembers executes a membership change on the leader, and returns the added member, if any. It is idempotent.
+// changeMembers executes a membership change on the leader, and returns the added member, if any. A repeated addition
+// or replacement has no effect; a repeated removal returns ErrNotMember.
 func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	l, err := v.confirmed(ctx)
 	if err != nil {
@@ -157,8 +158,8 @@ func rejection(ctx context.Context) error {
 	return ErrMembership
 }
 
-// retry calls try until it returns again as false, or ctx ends, and returns the last error. The error of a try
-// during which ctx ended does not replace an earlier error.
+// retry calls try until again is false or ctx ends, and returns the last error. The error of a try during which ctx
+// ended does not replace an earlier error.
 func retry(ctx context.Context, try func() (again bool, err error)) error {
 	var last error
 	for {

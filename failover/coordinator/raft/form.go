@@ -60,7 +60,7 @@ func (v *Voter) hello() (hello, error) {
 }
 
 // pollOthers polls the other voters. Their hellos are used to form a cluster, to determine why this voter is not a
-// member, and to check the health of the witness.
+// member, and to check the health of the voters.
 func (v *Voter) pollOthers(ctx context.Context) {
 	for {
 		v.checkRollback(nil)

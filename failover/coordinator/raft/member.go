@@ -37,7 +37,8 @@ type Member struct {
 	Leader bool `json:"leader"`
 	// Voter reports whether the member may vote. It is false while the member catches up.
 	Voter bool `json:"voter"`
-	// LastContact is the time of the member's last response to the leader; zero if none. It is only set on the leader.
+	// LastContact is the time of the member's last response to this voter as the leader; zero if there was none. For this
+	// voter itself, it is the current time.
 	LastContact time.Time `json:"last_contact"`
 }
 
@@ -47,7 +48,7 @@ type Status struct {
 	Address string `json:"address"`
 	Kind    Kind   `json:"kind"`
 	Member  bool   `json:"member"`
-	// State is the raft state: "Leader", "Follower", "Candidate" or "Shutdown".
+	// State is the raft state: "Leader", "Follower", "Candidate" or "Shutdown"; empty while the voter starts.
 	State         string   `json:"state"`
 	LeaderID      string   `json:"leader_id"`
 	LeaderAddress string   `json:"leader_address"`

@@ -132,7 +132,7 @@ func checkVoters(voters []string) ([]string, error) {
 	}
 	voters = slices.Sorted(slices.Values(voters))
 	if len(voters) != voterCount || len(slices.Compact(slices.Clone(voters))) != voterCount {
-		return nil, fmt.Errorf("raft: %d voters (%s), must be three different ones: the two nodes and the witness",
+		return nil, fmt.Errorf("raft: %d voters (%s); three different addresses are required: the two nodes and the witness",
 			len(voters), strings.Join(voters, ", "))
 	}
 	return voters, nil

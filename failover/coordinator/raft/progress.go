@@ -155,7 +155,8 @@ func (d *disk) rollback() (string, error) {
 	return string(why), nil
 }
 
-// recordRollback persists the reason for a rollback, because the voters that detected it may be down at the next start.
+// recordRollback persists the description of a detected rollback, because the voters that detected it may be down at
+// the next start.
 func (d *disk) recordRollback(why string) error {
 	if err := d.store.Set([]byte(rollbackKey), []byte(why)); err != nil {
 		return fmt.Errorf("raft: write %s to %s: %w", rollbackKey, d.dir, err)

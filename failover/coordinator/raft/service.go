@@ -80,7 +80,8 @@ func (v *Voter) confirmed(ctx context.Context) (*leadership, error) {
 var errTooFew = errors.New("no majority responds")
 
 // awaitMajority waits until a majority of the voters has accepted a message that was sent after the call. The leader
-// counts as one; a voter with the ID `without` does not count. It returns errTooFew if ctx ends first, or errNotLeader.
+// counts as one; a voter with the ID `without` does not count. It returns errTooFew if ctx ends first or the disk of
+// the leader is stalled, and errNotLeader if the leadership ends.
 //
 // A voter that accepts a message of this term knows no newer term at that time, and a newer leader requires the votes
 // of a majority. So no newer leader had committed an entry when the call began. The library's VerifyLeader does not

@@ -170,7 +170,7 @@ func TestInvalidOptions(t *testing.T) {
 	for text, tune := range map[string]func(*raft.Options){
 		"no directory":            func(o *raft.Options) { o.Dir = "" },
 		"no listen address":       func(o *raft.Options) { o.Listen = "" },
-		"must be three different": func(o *raft.Options) { o.Voters = o.Voters[:2] },
+		"three different":         func(o *raft.Options) { o.Voters = o.Voters[:2] },
 		"cannot be dialed":        func(o *raft.Options) { o.Advertise = "0.0.0.0:7" },
 		"is not among the voters": func(o *raft.Options) { o.Advertise = "z.test:1" },
 		"kind":                    func(o *raft.Options) { o.Kind = "other" },

@@ -120,10 +120,10 @@ func (t *transport) Close() error {
 	return err
 }
 
-// SetHeartbeatHandler sets the function that handles heartbeats of the current term while raft's main goroutine
-// writes to the disk. The main goroutine handles the other heartbeats, unless a stalled disk blocks it: a heartbeat
-// that begins a term could otherwise be delayed until the main goroutine has voted or stored entries in a newer term,
-// and would then lower the term of this voter.
+// SetHeartbeatHandler sets the function that handles heartbeats of the current term, without raft's main goroutine,
+// which may be writing to the disk. The main goroutine handles all other heartbeats, unless a stalled disk blocks it.
+// Otherwise, a heartbeat that begins a term could be delayed until the main goroutine has voted or stored entries in a
+// newer term. It would then lower the term of this voter.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	if handle == nil {
 		t.NetworkTransport.SetHeartbeatHandler(nil)
@@ -171,7 +171,8 @@ func (t *transport) lastBegun() uint64 {
 	return t.begun
 }
 
-// responded records a response to the request with this number. A voter accepts a request if it knows no newer term.
+// responded records a response to the request with this number. A voter accepts a request only if it knows no newer
+// term.
 func (t *transport) responded(id hraft.ServerID, term, number uint64, success bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
