@@ -14,7 +14,8 @@ import (
 )
 
 // SetState sets the state of a registered pair to open or draining. It ends an attempt of Leave. The error wraps
-// ErrNotMember if the pair is not registered.
+// ErrNotMember if the pair is not registered or has not finished joining, ErrForgotten if Forget is removing it,
+// ErrInvalid for another state, or one of ErrLost, ErrContention and ErrUnavailable.
 func (d *Directory) SetState(ctx context.Context, pair string, state State) error {
 	if state != StateOpen && state != StateDraining {
 		return fmt.Errorf("%w: state %.40q", ErrInvalid, state)
@@ -33,7 +34,8 @@ func (d *Directory) SetState(ctx context.Context, pair string, state State) erro
 }
 
 // UpdateMember writes the addresses, labels and capacity of this pair, if they have changed. The error wraps
-// ErrNotMember if the pair is not registered, or if Leave has not finished.
+// ErrNotMember if the pair is not registered, or if Leave has not finished, and ErrPairExists if another pair has its
+// name. The other errors are those of SetState.
 func (d *Directory) UpdateMember(ctx context.Context, m Member) error {
 	return d.changeMember(ctx, d.opts.Pair, func(old *Member) error {
 		if old.ID != d.opts.PairID {

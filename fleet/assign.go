@@ -95,7 +95,7 @@ func (d *Directory) tryAssign(ctx context.Context, queue, group string) (_ Owner
 	return d.place(ctx, h, k, queue, g, &rel)
 }
 
-// placedGroup is a placement group.
+// placedGroup is a placement group as read from the directory.
 type placedGroup struct {
 	name     string // "": none
 	raw      string // value of the group; "": missing
@@ -199,7 +199,7 @@ func (d *Directory) place(
 }
 
 // pairOfGroup returns the pair of a placement group, or else of the queue with its name. It returns "" if neither
-// exists, or the pair has left.
+// exists, or the pair has left. The error wraps ErrNoPair if the pair is leaving or being removed.
 func (d *Directory) pairOfGroup(group placedGroup, pairs []candidate) (string, error) {
 	var placed string
 	switch {

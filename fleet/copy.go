@@ -382,7 +382,7 @@ func (d *Directory) Changed() <-chan struct{} {
 	return d.changed
 }
 
-// Await blocks until the copy fulfills a condition, or ctx ends.
+// Await blocks until fulfilled returns true for the status of the copy, or ctx ends.
 func (d *Directory) Await(ctx context.Context, fulfilled func(Status) bool) error {
 	for {
 		changed := d.Changed()

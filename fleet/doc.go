@@ -65,17 +65,17 @@
 // registration. In both cases, it creates no queues, and Join or Leave can be called again.
 //
 // Forget removes a pair that is lost permanently. Its ID remains, so that the pair cannot change the directory if it is
-// started again: all transactions compare the key of the pair that sends them. The entries of queues that move from the
-// pair remain until the target has ended the move, because it may have taken the queues. The sources of moves to the
-// pair assign the queues to themselves again (Reclaim), and then remove their fences.
+// started again: all transactions except that of PutLoad compare this key, or the registration of the pair. The entries
+// of queues that move from the pair remain until the target has ended the move, because it may have taken the queues.
+// The sources of moves to the pair assign the queues to themselves again (Reclaim), and then remove their fences.
 //
 // # Placement
 //
 // A new queue is created at the pair of its placement group, or else of the queue with the name of the group. If
 // neither exists, the rule with the most literal characters that matches the name determines the possible pairs. Of
-// these, the open pair with the highest weighted rendezvous hash of the group, or of the name, is chosen. The weight of
-// a pair is its free space. For a partition of a partitioned queue (decision 0040), pairs with fewer partitions of this
-// queue precede the others. The result is stored: a change of weights moves no queue.
+// these, the open pair with a load and the highest weighted rendezvous hash of the group, or of the name, is chosen.
+// The weight of a pair is its free space. For a partition of a partitioned queue (decision 0040), pairs with fewer
+// partitions of this queue precede the others. The result is stored: a change of weights moves no queue.
 //
 // The transaction that assigns a name compares the related names: a queue must not have the name of a partitioned
 // queue, and the partitions of a queue must have the same number of partitions in their names (ErrPartitions).

@@ -31,7 +31,7 @@ var (
 	ErrUnavailable = errors.New("directory unavailable")
 	// ErrLost is returned if the directory does not contain the fleet of this pair.
 	ErrLost = errors.New("directory lost")
-	// ErrRestored is returned if the directory is older than the queues of this pair.
+	// ErrRestored is returned if the directory is older than an ownership epoch that this node knows.
 	ErrRestored = errors.New("directory restored from an older copy")
 	// ErrRebuilding is returned until all pairs have contributed to the rebuild of the directory.
 	ErrRebuilding = errors.New("directory is being rebuilt")
@@ -44,7 +44,7 @@ var (
 	// ErrPartitions is returned for the name of a partitioned queue, and for a partition of a queue that is not
 	// partitioned or has another number of partitions.
 	ErrPartitions = errors.New("name belongs to a queue with another number of partitions")
-	// ErrPairExists is returned if another pair has the same name or ID.
+	// ErrPairExists is returned if another pair has the same name, or if this pair is registered under another name.
 	ErrPairExists = errors.New("pair exists")
 	// ErrOwnsQueues is returned if a pair with queues would leave a fleet with other pairs.
 	ErrOwnsQueues = errors.New("pair owns queues of the fleet")
@@ -52,7 +52,7 @@ var (
 	ErrOtherName = errors.New("name of the pair in the log differs from fleet.pair")
 	// ErrInvalid is returned if an argument is invalid or exceeds a limit.
 	ErrInvalid = errors.New("invalid argument")
-	// ErrContention is returned if concurrent changes prevented the transaction repeatedly.
+	// ErrContention is returned if concurrent changes of the directory prevented the change.
 	ErrContention = errors.New("too many concurrent changes of the directory")
 )
 

@@ -15,7 +15,8 @@ import (
 )
 
 var (
-	// ErrLive is returned if a pair that publishes its load would be removed.
+	// ErrLive is returned if Forget would remove a pair that publishes its load, or if the target of Reclaim was not
+	// removed.
 	ErrLive = errors.New("pair is live")
 	// ErrForgotten is returned if this pair, or the named one, was removed by Forget.
 	ErrForgotten = errors.New("pair was removed from the fleet as lost")
@@ -275,7 +276,7 @@ func (d *Directory) Forgotten() bool {
 }
 
 // LostTarget reports whether the target of a move was removed by Forget, also if another pair has its name since.
-// addresses are those of the removed pair. It returns false if the copy is not current.
+// addresses are those of all removed pairs with this name. It returns false if the copy is not current.
 func (d *Directory) LostTarget(pair string, epoch uint64) (addresses []string, lost bool) {
 	lost = d.IsForgotten(pair)
 	d.mu.RLock()

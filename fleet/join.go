@@ -157,7 +157,8 @@ func (d *Directory) register(ctx context.Context, ok usable, m Member) (written 
 	return written, err
 }
 
-// assignExisting assigns the queues of a pair that joins. If another pair owns one of them, it deletes the pair.
+// assignExisting assigns the queues of a pair that joins. If another pair owns one of them, it returns a
+// *ConflictError, and deletes the registration, unless the pair had joined before.
 func (d *Directory) assignExisting(ctx context.Context, ok usable, m Member, queues Queues) (Report, error) {
 	listed, err := queues(ctx)
 	if err != nil {

@@ -17,10 +17,10 @@ import (
 // without queues. If no other pair is registered, it deletes the directory with all entries. Then the caller commits
 // the end of the membership in the log (txn.FleetLeave), in the same term.
 //
-// queues is called twice. As for Rebuild, it must wait for creations in progress before it lists the queues. Before the
-// second call, assignments to this pair stop. If queues lists any queue while another pair is registered, the error
-// wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign, and ErrPairExists if
-// another pair has the same name. If etcd does not respond, Leave may have been executed in part. In this case, no
+// queues is called at most twice. As for Rebuild, it must wait for creations in progress before it lists the queues.
+// Before the second call, assignments to this pair stop. If queues lists any queue while another pair is registered, the
+// error wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign, and ErrPairExists
+// if another pair has the same name. If etcd does not respond, Leave may have been executed in part. In this case, no
 // queues are assigned to the pair until Leave is called again, or SetState or Join ends the attempt.
 //
 // A pair cannot leave during a move from or to it: the error wraps ErrMoving.

@@ -328,9 +328,9 @@ func (d *Directory) changeMove(
 	return nil
 }
 
-// FinishMove assigns the queues of a move to this pair, and deletes the intent. The log of this pair must contain the
-// take. m.Queues are the queues that this pair owns under the epoch of the move. The other queues in the intent were
-// deleted after the take: FinishMove deletes their entries. The intent may be missing.
+// FinishMove assigns the queues of a move to this pair, and deletes the intent. According to its log, this pair must
+// have taken the queues. m.Queues are the queues that this pair owns under the epoch of the move. The other queues in
+// the intent were deleted after they were taken: FinishMove deletes their entries. The intent may be missing.
 //
 // If the directory assigns one of the queues to a third pair, or under a higher epoch to the source, FinishMove returns
 // a *ConflictError. The other errors are those of Assign.
@@ -418,7 +418,7 @@ type finish struct {
 	conflicts []Conflict
 }
 
-// gone returns the entries of those queues of the intent that were deleted after the take.
+// gone returns the entries of those queues of the intent that were deleted after they were taken.
 func (f *finish) gone(ctx context.Context, intent []*mvccpb.KeyValue) (map[string]stored, error) {
 	entries := map[string]stored{}
 	if len(intent) == 0 {

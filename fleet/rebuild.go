@@ -175,7 +175,7 @@ func (d *Directory) finishRebuild(
 		waiting = d.missing(resp, number, pairs)
 		var ops []clientv3.Op
 		if slices.ContainsFunc(conflicts, func(c Conflict) bool { return slices.Contains(waiting, c.Pair) }) {
-			// The other pair may delete its entry. This pair then has to write its own.
+			// The other pair may delete its entry. This pair must then write its own.
 			waiting = slices.Sorted(slices.Values(append(waiting, d.opts.Pair)))
 		} else {
 			ops = append(ops, clientv3.OpPut(d.key(dirRebuilt, d.opts.Pair), number))

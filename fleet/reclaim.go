@@ -12,9 +12,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Reclaim assigns the queues of a move from this pair to this pair again, under a new ownership epoch, which it
-// returns. m.To must be a pair that Forget has removed; it may have taken the queues. After Reclaim, this pair removes
-// its fence. m.Queues are the fenced queues. Reclaim can be called again.
+// Reclaim assigns the queues of a move to its source again, which must be this pair. It returns their new ownership
+// epoch. The target m.To must be a pair that Forget has removed; it may have taken the queues. m.Queues are the fenced
+// queues. After Reclaim, this pair removes its fence. Reclaim can be called again.
 //
 // If a third pair owns one of the names, the target had taken the queues: Reclaim returns a *ConflictError, and changes
 // nothing. It returns an error that wraps ErrMoving if another move contains one of the queues, ErrLive if the target
@@ -102,8 +102,8 @@ func (d *Directory) reclaimOps(m Move) []clientv3.Op {
 	return ops
 }
 
-// endMove deletes the intent of a move, if it exists. The target may have moved the queues on: then, the target of the
-// other move decides about them first.
+// endMove deletes the intent of a move, if it exists. The target may have moved the queues on. It then returns an error
+// that wraps ErrMoving, because the target of the other move decides about the queues first.
 func (f *finish) endMove(m Move, intents []*mvccpb.KeyValue) error {
 	for _, kv := range intents {
 		other, err := decodeMove(strings.TrimPrefix(string(kv.Key), f.d.prefix+dirMoves), kv.Value)

@@ -212,7 +212,7 @@ func (r *reconciler) finish() Report {
 	return r.report
 }
 
-// groupsOf returns the mod revisions of the placement groups of this pair.
+// groupsOf returns the mod revisions of the placement groups of this pair, by name.
 func (d *Directory) groupsOf(ctx context.Context) (map[string]int64, error) {
 	groups := map[string]int64{}
 	_, err := d.list(ctx, dirGroups, func(kv *mvccpb.KeyValue) {

@@ -10,10 +10,11 @@
 //
 // The load of a pair has two parts: the used fraction of its space, and its share of the messages that are published in
 // the fleet. The imbalance of a part is the difference between the highest and the lowest value of all pairs. While the
-// imbalance of a part exceeds the threshold, a group moves from the pair with the highest value or to the pair with the
-// lowest. Of these moves, the one that reduces the variance of both parts the most is planned first. A move is only
-// planned if it reduces the variance, and if it increases no imbalance above the threshold. Therefore, planning ends,
-// no imbalance above the threshold becomes worse, and after the moves of a complete plan, the next plan is empty.
+// imbalance of a part exceeds the threshold, a group moves from the pair with the highest value, or, if that is not
+// possible, to the pair with the lowest. Of the possible moves, the one that reduces the variance of both parts the
+// most is planned first. A move is only planned if it reduces the variance, and if it increases no imbalance above the
+// threshold. Therefore, planning ends, no imbalance above the threshold becomes worse, and after the moves of a
+// complete plan, the next plan is empty.
 package balance
 
 import (
@@ -34,7 +35,7 @@ const (
 	MaxMoveBytes = 256 << 20
 	// reserve determines the free space that remains on the target of a move: 1/reserve of its space.
 	reserve = 10
-	// maxSteps is the maximum number of groups in a plan of Rebalance.
+	// maxSteps is the maximum number of planning steps of Rebalance. A step moves one group.
 	maxSteps = 10_000
 	// minGain is the minimum reduction of the variance. It exceeds rounding errors.
 	minGain = 1e-12
@@ -84,7 +85,7 @@ const (
 	Bytes Reason = "bytes"
 	// Rate: the publish rates of the pairs differ.
 	Rate Reason = "rate"
-	// Draining: the pair is drained.
+	// Draining: the pair is being drained.
 	Draining Reason = "drain"
 )
 
@@ -92,9 +93,9 @@ const (
 const (
 	// TooManyQueues: the group has more queues than a move can have.
 	TooManyQueues Reason = "too-many-queues"
-	// NoPair: no other pair is open and live.
+	// NoPair: no possible target is open and live.
 	NoPair Reason = "no-pair"
-	// Forbidden: placement rules forbid all other pairs that are open and live.
+	// Forbidden: placement rules forbid all possible targets that are open and live.
 	Forbidden Reason = "placement-rule"
 	// NoSpace: no permitted pair has enough free space.
 	NoSpace Reason = "no-space"
@@ -173,7 +174,8 @@ func Rebalance(f *Fleet, o Options) Plan {
 	return p
 }
 
-// Drain plans moves of all queues of a pair to the pairs in to, or to any other pair if to is empty.
+// Drain plans moves of all queues of a pair. to lists the possible targets; if it is empty, these are all other pairs.
+// For an unknown pair, the plan contains no moves.
 func Drain(f *Fleet, pair string, to []string) Plan {
 	s := newState(f)
 	p := Plan{Before: s.loads()}
@@ -209,8 +211,8 @@ func Drain(f *Fleet, pair string, to []string) Plan {
 	return p
 }
 
-// target returns the pair to which a group of a drained pair is moved: of the permitted pairs, the one with the lowest
-// load afterwards.
+// target returns the target for a group of a drained pair: of the permitted pairs, the one with the lowest load
+// afterwards. If no pair is permitted or has space, it returns the reason.
 func (s *state) target(u *unit) (best int, _ Reason) {
 	if u.fixed != "" {
 		return 0, u.fixed
