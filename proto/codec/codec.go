@@ -162,7 +162,7 @@ func DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.ForceCodecV2(c)), experimental.WithBufferPool(c.buffers)}
 }
 
-// BulkDialOptions is like DialOptions, but for a connection with only one call, which receives messages of up to
+// BulkDialOptions is like DialOptions, but for a connection with one call at a time, which receives messages of up to
 // the given size. Large messages are received directly into their final memory.
 func BulkDialOptions(most int) []grpc.DialOption {
 	c := newCodec()

@@ -122,7 +122,7 @@ func (c *dialCredentials) OverrideServerName(name string) error {
 	return nil
 }
 
-// ServerCredentials returns the credentials of a gRPC server.
+// ServerCredentials returns the credentials of a gRPC server. Client certificates are requested according to auth.
 func (s *Source) ServerCredentials(auth tls.ClientAuthType) credentials.TransportCredentials {
 	return credentials.NewTLS(s.Server(auth, http2))
 }

@@ -3,10 +3,10 @@
 // Package tlsfiles implements TLS configurations from PEM files, which are read again when they change. Open
 // connections are unaffected.
 //
-// The files are checked when a connection starts, at most once per second, and on each call of Check or Reload. They
-// are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret) counts as
-// a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns the reason,
-// and Options.OnChange is called.
+// The files are checked when a connection starts and by Check, at most once per second, and on each call of Reload.
+// They are opened by name each time, so that a swapped symbolic link (Kubernetes does this with a mounted secret)
+// counts as a change. Invalid new content is rejected as a whole: the previous content stays in use, Refused returns
+// the reason, and Options.OnChange is called.
 package tlsfiles
 
 import (
@@ -34,7 +34,8 @@ const (
 var (
 	// ErrIncomplete is returned when a certificate is configured without its key, or vice versa.
 	ErrIncomplete = errors.New("cert and key must both be set")
-	// ErrContent is returned when a file contains no certificate, or a key does not match its certificate.
+	// ErrContent is returned when a file contains no certificate, a key does not match its certificate, or a new
+	// certificate has expired.
 	ErrContent = errors.New("invalid file")
 	// errPair is ErrContent for a certificate and a key that do not match.
 	errPair = fmt.Errorf("%w", ErrContent)
