@@ -2646,7 +2646,7 @@ type ForceFailoverResponse struct {
 	InSync []string `protobuf:"bytes,10,rep,name=in_sync,json=inSync,proto3" json:"in_sync,omitempty"`
 	// Last durable log record of the activated node.
 	LogEnd *Position `protobuf:"bytes,11,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
-	// Highest LSN that this node knows to be committed; 0 if it has received no commit LSN since its start.
+	// Highest commit LSN that this node has received from the active; 0 if it has received none since it began to follow.
 	HeardCommitLsn uint64 `protobuf:"varint,12,opt,name=heard_commit_lsn,json=heardCommitLsn,proto3" json:"heard_commit_lsn,omitempty"`
 	// Messages acknowledged from this LSN on may be lost.
 	LostFromLsn uint64 `protobuf:"varint,13,opt,name=lost_from_lsn,json=lostFromLsn,proto3" json:"lost_from_lsn,omitempty"`

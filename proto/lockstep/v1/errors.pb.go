@@ -421,7 +421,7 @@ const (
 	ErrorReason_ERROR_REASON_JOB_RUNNING ErrorReason = 138
 	// The pair has the maximum number of jobs.
 	ErrorReason_ERROR_REASON_TOO_MANY_JOBS ErrorReason = 139
-	// The switchover is not possible, or it failed and was rolled back. The message contains the reason.
+	// The switchover is not possible, or it failed. The message contains the reason.
 	ErrorReason_ERROR_REASON_SWITCHOVER ErrorReason = 160
 	// The cluster record was not rebuilt.
 	ErrorReason_ERROR_REASON_ADOPT ErrorReason = 161
@@ -429,7 +429,7 @@ const (
 	ErrorReason_ERROR_REASON_PAUSE ErrorReason = 162
 	// `min-in-sync` cannot be changed now.
 	ErrorReason_ERROR_REASON_MIN_IN_SYNC ErrorReason = 163
-	// Forced failover refused, because a safer action is possible.
+	// The forced failover failed, or was refused because a safer action is possible. The message contains the reason.
 	ErrorReason_ERROR_REASON_FORCE ErrorReason = 164
 	// The pair is a replica of another site, or has stopped as its primary. The status has a NotActive detail. This
 	// attempt was not applied. Retry on the primary.

@@ -178,7 +178,8 @@ const (
 	PairState_PAIR_STATE_OPEN PairState = 1
 	// No new queues are created on the pair, except queues of placement groups that the pair has.
 	PairState_PAIR_STATE_DRAINING PairState = 2
-	// The pair has not finished joining the fleet. No new queues are created on it.
+	// The pair has not finished joining or leaving the fleet, or ForgetPair has not finished removing it. No new queues
+	// are created on it.
 	PairState_PAIR_STATE_JOINING PairState = 3
 )
 
@@ -574,7 +575,7 @@ type FleetPair struct {
 	Queues uint64 `protobuf:"varint,7,opt,name=queues,proto3" json:"queues,omitempty"`
 	// Load; only if the pair is live.
 	Load *PairLoad `protobuf:"bytes,8,opt,name=load,proto3" json:"load,omitempty"`
-	// Size of the file system of the data directory; 0 if unknown.
+	// Size of the filesystem of the data directory; 0 if unknown.
 	CapacityBytes uint64 `protobuf:"varint,9,opt,name=capacity_bytes,json=capacityBytes,proto3" json:"capacity_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -881,7 +881,7 @@ func (x *ChangeSettingsResponse) GetSettings() []*RunningSetting {
 // Progress is the progress of a long operation.
 type Progress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Phase: "checkpoint", "plan", "scan", "copy", "verify", "finish".
+	// Phase: "checkpoint", "plan", "scan", "copy", "verify", "check", "finish" or "done".
 	Phase string `protobuf:"bytes,1,opt,name=phase,proto3" json:"phase,omitempty"`
 	// Processed bytes.
 	DoneBytes uint64 `protobuf:"varint,2,opt,name=done_bytes,json=doneBytes,proto3" json:"done_bytes,omitempty"`
@@ -2671,7 +2671,8 @@ type Job struct {
 	Schedule string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	// "scan", "shrink", "backup", "compact" or "verify".
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
-	// Node to run on: "standby" (default for scan, backup and verify), "active" or "both" (default for shrink).
+	// Node to run on: "standby" (default for scan and backup), "active" or "both" (default for shrink). Must be empty for
+	// compact and verify, which always run on both nodes.
 	On string `protobuf:"bytes,4,opt,name=on,proto3" json:"on,omitempty"`
 	// True if the job is paused.
 	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`

@@ -130,7 +130,7 @@ type ProcessIdentity struct {
 	Process string `protobuf:"bytes,4,opt,name=process,proto3" json:"process,omitempty"`
 	// Address of the process, host:port; at most 256 bytes.
 	Address string `protobuf:"bytes,5,opt,name=address,proto3" json:"address,omitempty"`
-	// Last record of its log.
+	// Last record of its log. Not set if the store may have lost records.
 	LogEnd        *Position `protobuf:"bytes,6,opt,name=log_end,json=logEnd,proto3" json:"log_end,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -317,7 +317,8 @@ type Hello struct {
 	// before release 0.2.0.
 	Run string `protobuf:"bytes,12,opt,name=run,proto3" json:"run,omitempty"`
 	// Last record that the standby knows to be committed, and therefore never truncates (INV-13). An active without that
-	// record ends the stream with NOT_FOUND. Not set before release 0.2, or if no record is known to be committed.
+	// record ends the stream with NOT_FOUND, unless the record was discarded: see forced_term. Not set before release
+	// 0.2, or if no record is known to be committed.
 	Committed *Position `protobuf:"bytes,11,opt,name=committed,proto3" json:"committed,omitempty"`
 	// Term of the last forced failover, if the log of the standby ends before it. Records of the standby that are missing
 	// on an active with records of this term are in a discarded range, committed or not. 0: none.
@@ -464,7 +465,7 @@ type ReplicateResponse struct {
 	Last *Position `protobuf:"bytes,6,opt,name=last,proto3" json:"last,omitempty"`
 	// Commit LSN of the active: the standby may apply records up to it.
 	CommitLsn uint64 `protobuf:"varint,7,opt,name=commit_lsn,json=commitLsn,proto3" json:"commit_lsn,omitempty"`
-	// The active requires acks of this standby from now on (SYNCING).
+	// The active requires acks of this standby.
 	AckRequired bool `protobuf:"varint,8,opt,name=ack_required,json=ackRequired,proto3" json:"ack_required,omitempty"`
 	// Span in which the active sends `records`, if traced. Ignored before release 0.2.
 	Trace *TraceContext `protobuf:"bytes,9,opt,name=trace,proto3" json:"trace,omitempty"`
@@ -647,8 +648,8 @@ type Welcome struct {
 	OldestProtocol uint32 `protobuf:"varint,5,opt,name=oldest_protocol,json=oldestProtocol,proto3" json:"oldest_protocol,omitempty"`
 	// Names of additional supported features. A feature is used only if both nodes support it.
 	Features []string `protobuf:"bytes,6,rep,name=features,proto3" json:"features,omitempty"`
-	// The active has the committed record of the hello. Not set before release 0.2, or if its log does not reach back
-	// that far.
+	// The active has the committed record of the hello, or the forced failover of Hello.forced_term has discarded the
+	// record. Not set before release 0.2, or if its log does not reach back that far.
 	HoldsCommitted bool `protobuf:"varint,7,opt,name=holds_committed,json=holdsCommitted,proto3" json:"holds_committed,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
