@@ -71,8 +71,9 @@ func (p *Primary) enter() bool {
 	return true
 }
 
-// Replicate serves one connection of a standby; see Service. A new connection replaces the previous one of the same
-// node. While another node is connected, it is refused with ErrSecondStandby, unless only the new standby is required.
+// Replicate serves one connection of a standby; see Service. A new connection of a node replaces the previous one. A
+// standby is refused with ErrSecondStandby while another node, or another process of a required node, is connected,
+// unless only the new standby is required.
 func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	if !p.enter() {
 		return ErrNotActive

@@ -43,7 +43,7 @@ func (w *window) add(b sent) {
 }
 
 // acknowledge removes the acknowledged batches, and reports whether the sender waits for the ack. It returns
-// ErrProtocol unless at is the end of an unacknowledged batch, including the checksum of the whole history.
+// ErrProtocol unless at is the end of an unacknowledged batch, with the checksum of the whole history.
 func (w *window) acknowledge(at lsn.Position, meter Meter) (awaited bool, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
