@@ -156,8 +156,8 @@ func (m *machine) halt(err error) {
 	m.do(Halt{Err: err})
 }
 
-// handle records the event in the state. It decides only about requests, and whether a record is accepted. All other
-// decisions are made by reconcile, which uses only the state.
+// handle records the event in the state. It also decides about requests and records, and detects duplicate processes
+// and rollbacks. Role changes are decided by reconcile, which uses only the state.
 func (m *machine) handle(ev Event) {
 	switch e := ev.(type) {
 	case Started:

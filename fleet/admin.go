@@ -14,8 +14,8 @@ import (
 )
 
 // SetState sets the state of a registered pair to open or draining. It ends an attempt of Leave. The error wraps
-// ErrNotMember if the pair is not registered or has not finished joining, ErrForgotten if Forget is removing it,
-// ErrInvalid for another state, or one of ErrLost, ErrContention and ErrUnavailable.
+// ErrNotMember if the pair is not registered or has not finished joining, ErrForgotten if Forget is removing it, and
+// ErrInvalid for another state. It can also wrap ErrLost, ErrContention or ErrUnavailable.
 func (d *Directory) SetState(ctx context.Context, pair string, state State) error {
 	if state != StateOpen && state != StateDraining {
 		return fmt.Errorf("%w: state %.40q", ErrInvalid, state)

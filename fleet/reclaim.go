@@ -12,9 +12,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Reclaim assigns the queues of a move to its source again, which must be this pair. It returns their new ownership
-// epoch. The target m.To must be a pair that Forget has removed; it may have taken the queues. m.Queues are the fenced
-// queues. After Reclaim, this pair removes its fence. Reclaim can be called again.
+// Reclaim assigns the queues of a move to the source again, and returns their new ownership epoch. This pair must be
+// the source. The target m.To must be a pair that Forget has removed; it may have taken the queues. m.Queues are the
+// fenced queues. After Reclaim, this pair removes its fence. Reclaim can be called again.
 //
 // If a third pair owns one of the names, the target had taken the queues: Reclaim returns a *ConflictError, and changes
 // nothing. It returns an error that wraps ErrMoving if another move contains one of the queues, ErrLive if the target

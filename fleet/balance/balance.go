@@ -174,8 +174,8 @@ func Rebalance(f *Fleet, o Options) Plan {
 	return p
 }
 
-// Drain plans moves of all queues of a pair. to lists the possible targets; if it is empty, these are all other pairs.
-// For an unknown pair, the plan contains no moves.
+// Drain plans moves of all queues of a pair. The argument to lists the possible targets; if it is empty, all other
+// pairs are possible. For an unknown pair, the plan contains no moves.
 func Drain(f *Fleet, pair string, to []string) Plan {
 	s := newState(f)
 	p := Plan{Before: s.loads()}
