@@ -48,7 +48,7 @@ const (
 // callers have only the rights that rules grant, even if all rules are revoked; principals in the setting
 // `access.operators` always have all rights. Changes take effect within a second, including for open streams.
 //
-// Globs in principals, groups and queues: `*` matches any number of any characters, `?` matches one. There is no escape
+// Globs in principals, groups and queues: `*` matches any sequence of bytes, `?` one byte. There is no escape
 // character. A principal with `*` or `?` never matches `anonymous`, the principal of callers without credentials; a
 // rule must name it.
 //
@@ -211,7 +211,7 @@ func (c *accessServiceClient) DeleteQuota(ctx context.Context, in *DeleteQuotaRe
 // callers have only the rights that rules grant, even if all rules are revoked; principals in the setting
 // `access.operators` always have all rights. Changes take effect within a second, including for open streams.
 //
-// Globs in principals, groups and queues: `*` matches any number of any characters, `?` matches one. There is no escape
+// Globs in principals, groups and queues: `*` matches any sequence of bytes, `?` one byte. There is no escape
 // character. A principal with `*` or `?` never matches `anonymous`, the principal of callers without credentials; a
 // rule must name it.
 //
