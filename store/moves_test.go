@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
@@ -325,11 +326,11 @@ func unacknowledged(n *node, id uint64, sub uint32) []store.Delivery {
 	}
 }
 
-// A canceled import frees its pages.
-func TestCancelImportFreesPages(t *testing.T) {
-	rng := rand.New(rand.NewPCG(28, 2))
+// importing returns a node with an incoming queue that has all messages, but no state yet.
+func importing(t *testing.T) *node {
+	t.Helper()
 	from := openNode(t, options(memfs.New()))
-	source := movedQueue(from, rng)
+	source := movedQueue(from, rand.New(rand.NewPCG(28, 2)))
 	to := openNode(t, options(memfs.New()))
 	to.ok(func(b *txn.Builder) {
 		b.Fleet(txn.FleetChange{Action: txn.FleetJoin, ID: uuid.Max, Pair: "pair-2", Epoch: 4})
@@ -341,6 +342,21 @@ func TestCancelImportFreesPages(t *testing.T) {
 		m, _ := query.Move(to.s, 20)
 		more = importSome(from, to.ok, m.Queues[0], 20)
 	}
+	return to
+}
+
+// A scan includes the messages of an incoming queue.
+func TestScanIncomingQueue(t *testing.T) {
+	to := importing(t)
+	st, err := to.s.Stats()
+	require.NoError(t, err)
+	require.Positive(t, st.Messages)
+	require.Equal(t, st.Messages, to.scan(checkpoint.ScanOptions{}).Messages)
+}
+
+// A canceled import frees its pages.
+func TestCancelImportFreesPages(t *testing.T) {
+	to := importing(t)
 	_, err := to.s.Checkpoint(t.Context())
 	require.NoError(t, err)
 	to.check()

@@ -83,6 +83,9 @@ func (c *Checkpoint) Extents(
 		for q := range state.Queues {
 			w.queues = append(w.queues, q.ID())
 		}
+		for q := range state.Incoming {
+			w.queues = append(w.queues, q.ID())
+		}
 		slices.Sort(w.queues)
 	}
 	ctx, cancel := context.WithCancel(ctx)
