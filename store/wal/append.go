@@ -14,13 +14,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Append writes frames as one block, with one write. The frames must follow End, and the last one must have the
-// position end. The caller must have verified the frames, since Append reads only their headers. They are durable
-// after the next Sync.
+// Append writes frames as one block. The frames must follow End, and the last one must have the position end. The
+// caller must have verified the frames, since Append reads only their headers. They are durable after the next Sync.
 //
-// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed). Only
-// one goroutine may call Append. Append retains no reference to frames, and allocates memory only when it starts a
-// new segment.
+// ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed,
+// ErrClosed). Only one goroutine may call Append. Append retains no reference to frames. It allocates memory only for a
+// new segment, and as the indexes in memory grow.
 func (l *Log) Append(frames []byte, end lsn.Position) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -143,8 +142,8 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 }
 
 // NoteCommitted marks the log's records up to the given one as committed. The header of the next block contains the
-// commit LSN; if no block follows soon, a seal contains it (INV-13). A call with a lower record than an earlier call
-// has no effect.
+// commit LSN; if the log is idle, that block is a seal (INV-13, Options.SealAfter). A call with a lower record than an
+// earlier call has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)
@@ -156,8 +155,8 @@ func (l *Log) NoteCommitted(record uint64) {
 	}
 }
 
-// Committed returns the LSN of the last record known to be committed. After Open, this is the highest commit LSN stored
-// in the log.
+// Committed returns the LSN of the last record known to be committed. After Open, this is the highest commit LSN that
+// Open has read from the log, but at least the LSN before the first record.
 func (l *Log) Committed() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -165,8 +164,8 @@ func (l *Log) Committed() uint64 {
 }
 
 // wantsSeal reports whether a new durable LSN or commit LSN is not yet in a block header. It returns false while
-// records are unsynced. Only with SyncOff, a commit LSN does not wait for a sync, since a crash of the process must
-// not lose it.
+// records are unsynced, with one exception. In mode SyncOff, a commit LSN does not wait for a sync, because it must
+// survive a crash of the process.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -261,7 +260,7 @@ func (l *Log) syncHeaders() error {
 		return nil
 	}
 	for _, seg := range segs {
-		sync := seg.file.Sync // a new file has no old content to write
+		sync := seg.file.Sync // SyncRange requires allocated blocks, and a new file has no old content to write
 		if seg.reused {
 			sync = func() error { return seg.file.SyncRange(0, segmentDataStart) }
 		}

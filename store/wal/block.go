@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A block is written by one Append, at a multiple of 8:
+// A block contains the frames of one Append, or is a seal. It begins at a multiple of 8:
 //
 //	 0       4       8        12      16           24          32
 //	+-------+-------+--------+-------+------------+-----------+--------+
@@ -41,7 +41,7 @@ type blockHeader struct {
 	length       uint32 // of the frames, in bytes
 	seal         bool
 	durableLSN   uint64
-	firstLSN     uint64 // of the first frame; in a seal, of the next block
+	firstLSN     uint64 // of the first frame; in a seal, of the next record
 	committedLSN uint64 // less than firstLSN; 0 if unknown
 }
 

@@ -7,19 +7,19 @@
 // The checksum of the last frame thus covers the whole history, and (term, LSN, checksum), an lsn.Position,
 // identifies a record permanently. Frames are sent to the standby unchanged.
 //
-// One Append writes one block: a small header and the frames, verbatim, in one write to preallocated space. Sync
-// makes the block durable with one fdatasync. The fdatasync writes no metadata, because segments are prepared (filled
-// with zeros, or recycled) in the background before they are needed.
+// One Append writes one block to preallocated space: a small header and the frames, verbatim. Sync makes the block
+// durable with one fdatasync. This fdatasync usually writes no metadata, because segments are prepared (filled with
+// zeros, or recycled) in the background before they are needed.
 //
 // # Recovery
 //
-// Open reads the log up to the first invalid byte. The data after it is either a torn tail (the remains of writes that
+// Open reads the log up to the first invalid block. The data after it is either a torn tail (the remains of writes that
 // were not synced before a power failure) or corrupt durable records. A torn tail must be truncated; durable records
 // must never be truncated. Each block header contains the LSN up to which the log was durable when it was written. If
-// one of these LSNs is beyond the invalid byte, the log is corrupt and Open fails with a *CorruptError. To cover the
-// last records of a busy period, an empty block (a seal) is written when the log becomes idle, and on Close.
+// one of these LSNs covers a record that was not read, the log is corrupt and Open fails with a *CorruptError. To cover
+// the last records of a busy period, an empty block (a seal) is written when the log becomes idle, and on Close.
 //
-// Each block header and seal also contains the LSN up to which the log was known to be committed when it was written. A
+// Each block header also contains the LSN up to which the log was known to be committed when it was written. A
 // restarted node can therefore determine which records it must never truncate, before it connects to its peer (INV-13,
 // Log.Committed).
 //
@@ -29,8 +29,9 @@
 // other. A Log has two goroutines, from Open to Close: one prepares segments; one writes seals, syncs (SyncInterval),
 // syncs the headers of new segments, recycles segments and reports a fatal error.
 //
-// The lock order is: trimMu, writeMu, syncMu, mu. No disk access happens under mu.
+// The lock order is: trimMu, writeMu, syncMu, mu. Only Close accesses files under mu.
 //
-// A failed write or fdatasync leaves the log in an unknown state and is never retried. The Log rejects all later
-// operations with ErrFailed. The next Open determines which records are on the disk (INV-7).
+// A failed write or fdatasync leaves the log in an unknown state and is never retried. The Log then rejects appends,
+// syncs and truncations with ErrFailed, and can only be read and closed. The next Open determines which records are on
+// the disk (INV-7).
 package wal

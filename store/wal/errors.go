@@ -9,7 +9,7 @@ import (
 
 // Errors of opening a log.
 var (
-	// ErrCorrupt means that durable data cannot be read back. See CorruptError.
+	// ErrCorrupt means that durable data cannot be read back. A Reader also returns it. See CorruptError.
 	ErrCorrupt      = errors.New("log is corrupt")
 	ErrNewerVersion = errors.New("log was written by a newer version of lockstep")
 	ErrOtherLog     = errors.New("log segment belongs to another store")
@@ -46,7 +46,7 @@ var (
 // CorruptError describes durable data that cannot be read. It matches ErrCorrupt.
 type CorruptError struct {
 	// Segment is the path of the file, Offset the position of the unreadable block or frame in it, and LSN the first
-	// unreadable record.
+	// unreadable record. If the intent of an interrupted truncation is unreadable, Segment is its path, and LSN is 0.
 	Segment string
 	Offset  int64
 	LSN     uint64

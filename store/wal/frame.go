@@ -131,8 +131,8 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 }
 
 // DecodeFrame decodes and verifies the first frame in b. The frame must follow prev: its LSN is the next one, its term
-// is the same or higher, and it contains the checksum of prev. rest is b after the frame. DecodeFrame allocates
-// nothing.
+// is the same or higher, and it contains the checksum of prev. rest is b after the frame. DecodeFrame allocates nothing
+// unless it fails. Errors: ErrShortFrame, ErrBadFrame, ErrChain.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {
@@ -149,7 +149,8 @@ func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) 
 	return h.follow(b, size, prev)
 }
 
-// NextFrame is DecodeFrame without the payload's checksum, for frames created or already verified by this process.
+// NextFrame is DecodeFrame without verification of checksum and padding, for frames that this process has created or
+// already verified.
 func NextFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {

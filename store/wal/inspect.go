@@ -57,8 +57,8 @@ type Report struct {
 }
 
 // Inspect reads the log of a closed store. After unreadable data it continues with the next segment. It calls visit,
-// which may be nil, for every record and seal in file order. It returns the first error of visit, or an error if the
-// directory or a file cannot be read.
+// which may be nil, for every readable record and seal in file order. It returns the first error of visit, or an error
+// if the directory or a file cannot be read.
 func Inspect(fsys vfs.FS, dir string, visit func(Item) error) (Report, error) {
 	var report Report
 	names, err := fsys.ReadDir(dir)

@@ -40,7 +40,7 @@ type Log struct {
 	syncMu  iolock.Mutex
 	syncing []*segment
 
-	// mu guards the fields below, and the fields of segments that are marked as guarded. No disk access happens under
+	// mu guards the fields below, and the fields of segments that are marked as guarded. Only Close accesses files under
 	// it.
 	mu     sync.RWMutex
 	segs   []*segment
@@ -82,7 +82,8 @@ type counters struct {
 
 type recovery struct {
 	records uint64 // verified
-	// torn is set if a torn tail was truncated. The other torn fields are the location of the torn tail, if known.
+	// torn is set if a torn tail was truncated. The other torn fields are its location, and its size without later
+	// segments.
 	torn             bool
 	tornSegment      string
 	tornOffset       int64
@@ -91,7 +92,8 @@ type recovery struct {
 }
 
 // Open opens or creates the log in a directory. It completes an interrupted truncation, truncates a torn tail, and
-// syncs all recovered records. It returns a *CorruptError if durable records are corrupt.
+// syncs the records that it has verified (Options.VerifyFrom). It returns a *CorruptError if durable records are
+// corrupt.
 func Open(options Options) (*Log, error) {
 	o, err := options.withDefaults()
 	if err != nil {
@@ -332,7 +334,8 @@ func (l *Log) Start() lsn.Position {
 	return l.segs[0].prev
 }
 
-// Bytes returns the disk space used by records, without the unused part of segments.
+// Bytes returns the disk space used by blocks, without the unused part of segments. A segment that Open has skipped
+// counts as full until it is read.
 func (l *Log) Bytes() int64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()

@@ -71,15 +71,16 @@ type Options struct {
 	MaxFrameBytes int
 	Sync          SyncMode
 	SyncInterval  time.Duration
-	// SealAfter is the idle time after which a seal is written. If negative, seals are written only on Close.
+	// SealAfter is the idle time after which a seal is written; in mode SyncInterval, it is the sync interval instead. If
+	// SealAfter is negative, only Close and TruncateAfter write seals.
 	SealAfter time.Duration
 	// Cache selects whether large blocks are written through the page cache.
 	Cache vfs.CacheUse
 	// Start is the position before the first record of a new log. Records up to Start are in a checkpoint, and thus
 	// committed.
 	Start lsn.Position
-	// VerifyFrom is the first record that Open must verify. Open skips older segments: their records are in a checkpoint,
-	// and are verified when a standby reads them to catch up.
+	// VerifyFrom is the first record that Open must verify. Open can skip segments that contain only older records: these
+	// are in a checkpoint, and are verified when a standby reads them to catch up.
 	VerifyFrom uint64
 	SlowSync   time.Duration // minimum duration of a sync that is reported as an event
 	// Events receives the events of the log; it may be nil. After events.LogFailed the log accepts no records (INV-7).

@@ -30,7 +30,7 @@ type Reader struct {
 }
 
 // ReadFrom returns a reader that starts at the given record, which may be the one after End. It returns ErrTrimmed or
-// ErrNotInLog if the record is not in the log.
+// ErrNotInLog if the record is not in the log, and otherwise the errors of Reader.Next.
 func (l *Log) ReadFrom(record uint64) (*Reader, error) {
 	if err := l.usableForReading(); err != nil {
 		return nil, err
@@ -119,8 +119,9 @@ func (l *Log) usableForReading() error {
 	return nil
 }
 
-// Next verifies and returns the next record. io.EOF means that no further record exists yet; Next may be called
-// again. The payload is valid until the next call. ErrTrimmed, ErrTruncated and a *CorruptError are final.
+// Next verifies and returns the next record. io.EOF means that no further record exists yet; Next may be called again.
+// The payload is valid until the next call. Any other error is final: ErrClosed, ErrTrimmed, ErrTruncated or a
+// *CorruptError.
 func (r *Reader) Next() (Frame, error) {
 	f, _, err := r.next()
 	return f, err

@@ -183,8 +183,8 @@ func (r *recovering) next(at int) (*segmentHeader, error) {
 	return &h, err
 }
 
-// read scans one segment, or skips it if it is old and the header of the next segment contains the position of its
-// end.
+// read scans one segment. It skips the segment if it is old, has only one term, and the header of the next segment
+// contains the position of its end.
 func (r *recovering) read(seg *segment, next *segmentHeader) error {
 	l := r.l
 	old := next != nil && next.first <= l.o.VerifyFrom && next.prev.LSN >= r.last.LSN
@@ -311,8 +311,9 @@ func (r *recovering) truncateTorn(at int) error {
 	return nil
 }
 
-// syncRecovered makes all recovered records durable. Records not covered by a durable LSN are rewritten first: they may
-// be only in the page cache, and after a failed fsync the system may consider them synced.
+// syncRecovered makes the records of all scanned segments durable. Except in mode SyncOff, it first rewrites records
+// that are not covered by a durable LSN. They may be only in the page cache, and after a failed fsync the system may
+// consider them synced.
 func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {
@@ -337,8 +338,8 @@ func (l *Log) syncRecovered(marked uint64) error {
 	return nil
 }
 
-// rewrite rewrites a segment in place, from the block of the record to the end. If no earlier record is in the segment,
-// it also rewrites the segment header.
+// rewrite rewrites a segment in place, from the indexed block at or before the record to the end. If no earlier record
+// is in the segment, it also rewrites the segment header.
 func (l *Log) rewrite(seg *segment, record uint64) error {
 	from := int64(0)
 	if record > seg.first {

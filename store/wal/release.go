@@ -41,8 +41,8 @@ func (h *Hold) Release() {
 }
 
 // Release marks the records up to upTo as contained in a durable checkpoint. It removes or recycles the segments that
-// contain only such records, except for Options.KeepBytes of log and held records. It may sync files and the
-// directory, but appends nothing.
+// contain only such records, except for the last segment, Options.KeepBytes of log and held records. It may sync files
+// and the directory, but appends nothing.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -50,7 +50,7 @@ func (l *Log) Release(upTo uint64) {
 	l.trim()
 }
 
-// Released returns the highest LSN passed to Release.
+// Released returns the highest LSN passed to Release since the last Reset. A truncation reduces it to the new end.
 func (l *Log) Released() uint64 {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -64,9 +64,9 @@ func (l *Log) SetLowSpace(lowSpace bool) {
 	}
 }
 
-// Discard marks the records up to upTo as unusable for readers, because one of them is corrupt. Once released,
-// their segments are removed regardless of KeepBytes, and of holds that begin with one of these records. If they
-// are in the current segment, the next Append starts a new segment.
+// Discard marks the records up to upTo for removal, because one of them is corrupt. Once released, their segments are
+// removed regardless of KeepBytes, and of holds that begin with one of these records. If they are in the current
+// segment, the next Append starts a new segment.
 func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
 	l.discarded = max(l.discarded, upTo)

@@ -153,7 +153,8 @@ func decodeSegmentHeader(b []byte) (segmentHeader, error) {
 	return h, nil
 }
 
-// readSegmentHeader reads and verifies a segment's header, which must match the file's name.
+// readSegmentHeader reads and verifies a segment's header. If the file has the name of a segment, the header must match
+// it.
 func readSegmentHeader(f vfs.File) (segmentHeader, error) {
 	b := make([]byte, segmentHeaderBytes)
 	n, err := f.ReadAt(b, 0)
@@ -211,15 +212,15 @@ type scanEnd struct {
 	records   uint64
 	committed uint64 // highest commit LSN in a complete block
 
-	// err is errNoBlock if offset has no block header, otherwise the error of a frame in the block.
+	// err is errNoBlock if offset has no block header, otherwise the error of the incomplete block.
 	err       error
 	badOffset int64
 	badLSN    uint64
 	torn      int64 // size of the incomplete block, according to its header
 }
 
-// scanSegment reads and verifies a segment. It calls block, which may be nil, for each complete block, and returns a
-// read error or an error of block. Invalid data ends the scan without an error.
+// scanSegment reads and verifies a segment. It calls block, which may be nil, for each valid block, and returns a read
+// error or an error of block. Invalid data ends the scan without an error.
 func scanSegment(file vfs.File, seed uint32, sizeBytes int64, prev lsn.Position,
 	block func(offset int64, h blockHeader, frames []byte) error,
 ) (scanEnd, error) {

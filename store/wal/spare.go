@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// spares manages files that can become segments. They have the full size and, with SyncAlways, are filled with
-// data, so that an fdatasync of a block writes no metadata. An old segment can become a spare: its block headers
-// are invalid in the new segment.
+// spares manages files that can become segments. Files prepared in the background have the full size. In mode
+// SyncAlways, they are filled with data, so that an fdatasync of a block writes no metadata. An old segment can become
+// a spare: its block headers are invalid in the new segment.
 type spares struct {
 	fs        vfs.FS
 	dir       string
@@ -26,7 +26,7 @@ type spares struct {
 	zeros bool
 
 	makeMu iolock.Mutex
-	// mu guards the fields below; no disk access happens under it.
+	// mu guards the fields below; only close accesses files under it.
 	mu    sync.Mutex
 	ready []spareFile
 	next  uint64
@@ -142,7 +142,7 @@ func (s *spares) clear(names []string) error {
 	return nil
 }
 
-// make creates a spare file. After an error no file remains.
+// make creates a spare file. After an error it removes the file.
 func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) {
 	base := s.newPath()
 	unfinished := base + unfinishedSuffix

@@ -76,7 +76,7 @@ func (c *truncateIntent) encode() []byte {
 	return b
 }
 
-// sealAt makes the truncation write a seal with the given commit LSN.
+// sealAt makes the truncation write a seal with the given commit LSN, unless it is 0 or cannot be encoded.
 func (c *truncateIntent) sealAt(committed uint64) {
 	if behind := c.end.LSN - committed; committed > 0 && behind < maxCommitBehind {
 		c.seal = uint32(behind) + 1
@@ -165,7 +165,7 @@ func (l *Log) finishTruncate() error {
 	return l.removeIntent()
 }
 
-// redoTruncate executes the truncation or reset in c. It is idempotent.
+// redoTruncate executes the truncation in c. For a reset, it only removes all segments and spares. It is idempotent.
 func (l *Log) redoTruncate(c *truncateIntent) error {
 	names, err := l.o.FS.ReadDir(l.o.Dir)
 	if err != nil {
@@ -218,8 +218,9 @@ func (l *Log) removeIntent() error {
 
 // TruncateAfter removes all records after pos, which must be in the log or directly before its first record, and
 // returns their number. If savePath is not empty, it first copies them to the file at savePath, which InspectFile can
-// read. The truncation is durable in every sync mode. Open readers get ErrTruncated. ErrTrimmed and ErrNotInLog leave
-// the log unchanged; any other error may be final (ErrFailed).
+// read. The truncation is durable in every sync mode. Open readers get ErrTruncated. ErrTrimmed and ErrNotInLog, which
+// is also returned if the record at pos is unreadable, leave the log unchanged. Any other error may be final
+// (ErrFailed).
 func (l *Log) TruncateAfter(pos lsn.Position, savePath string) (truncatedRecords int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
@@ -370,9 +371,9 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail durably copies the remaining records with an LSN above after to the file at path, which InspectFile can
-// read. It returns the position before the first of these records, and their number. If there are no such records,
-// it creates no file.
+// SaveTail durably copies the records that follow LSN after, and are still in the log, to the file at path, which
+// InspectFile can read. It returns the position before the first of these records, and their number. If there are no
+// such records, it creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
