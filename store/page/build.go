@@ -41,7 +41,8 @@ type Builder struct {
 	sync  backgroundSync
 }
 
-// NewBuilder creates or truncates the file at path. It returns ErrFull if there is no space for FileBytes.
+// NewBuilder creates or truncates the file at path. It returns ErrFull if there is no space for FileBytes, and
+// ErrPageSize or ErrMisuse for invalid options.
 func NewBuilder(fsys vfs.FS, path string, o BuildOptions) (*Builder, error) {
 	if err := CheckPageSize(o.PageSize); err != nil {
 		return nil, err
@@ -126,7 +127,8 @@ func (b *Builder) flush() error {
 }
 
 // Finish makes the file durable under its name, with m as its only checkpoint, and closes it. It uses Position, Root,
-// CreatedMS and AppData of m. After an error the Builder must not be used, and the file is removed, if possible.
+// CreatedMS and AppData of m. After an error the Builder must not be used. The file is then removed if possible, unless
+// closing it or syncing its directory failed.
 func (b *Builder) Finish(m Meta) (Meta, error) {
 	m.Checkpoint, m.PageSize, m.StoreID = b.o.Checkpoint, b.o.PageSize, b.o.StoreID
 	err := b.writeBitmap(&m)

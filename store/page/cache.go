@@ -35,7 +35,7 @@ func (f *File) UseCache(use vfs.CacheUse) {
 	f.drops.Store(use == vfs.AvoidCache)
 }
 
-// evictFresh evicts the data of a durable checkpoint from the page cache.
+// evictFresh evicts the data of a durable checkpoint from the page cache, if writes avoid the cache (UseCache).
 func (f *File) evictFresh(fresh []byteRange) {
 	if !f.drops.Load() {
 		return
@@ -112,8 +112,8 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for a scan of the whole file. It does not add data to the page cache, because that would evict
-// data read by consumers. See ReadUncached for room and the result.
+// ReadOnce is ReadPages for a scan of the whole file. If the system reports which data is cached, ReadOnce adds no data
+// to the page cache, because that would evict data read by consumers. See ReadUncached for room and the result.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])

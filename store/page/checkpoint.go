@@ -17,7 +17,8 @@ const writeBytes = 1 << 20
 // this one. It writes a bitmap page for each changed part of the file (16128 pages of 2 KiB), and syncs twice.
 //
 // Concurrent allocations, writes and frees belong to the next checkpoint. After ErrFull or a failed page write, the
-// previous checkpoint stays durable and a retry can succeed. A failed sync is final (ErrFailed).
+// previous checkpoint stays durable and a retry can succeed. A failed sync or write of a meta slot is final
+// (ErrFailed).
 func (f *File) Checkpoint(m Meta) (Meta, error) {
 	p, err := f.BeginCheckpoint(m)
 	if err != nil {

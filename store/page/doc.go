@@ -5,7 +5,7 @@
 //
 // # Layout
 //
-//	offset 0        header, 4 KiB: page size and store id; never rewritten
+//	offset 0        header, 4 KiB: page size and store id; rewritten only if corrupt
 //	offset 16 KiB   meta slot 0, 16 KiB   \ a checkpoint overwrites the slot that does not contain
 //	offset 32 KiB   meta slot 1, 16 KiB   / the last durable checkpoint
 //	offset 64 KiB   page 1, page 2, …

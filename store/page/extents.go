@@ -8,15 +8,17 @@ import (
 	"io"
 )
 
-// The file grows by the amount that it has grown since it was opened, within these limits, but at most by an eighth. A
-// file that was just rewritten or shrunk to save space thus does not grow by an eighth for its first new page.
+// The file grows by the amount that it has grown since it was opened or trimmed, but at most by an eighth or
+// maxGrowBytes. It grows at least by minGrowBytes and by the requested pages. A file that was just rewritten or shrunk
+// to save space thus does not grow by an eighth for its first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
 )
 
 // Alloc allocates an extent for the checkpoint being built. The extent must be reachable from the Root of the next
-// Checkpoint, or be freed before it. Alloc returns ErrFull, ErrFailed, ErrReadOnly or ErrClosed.
+// Checkpoint, or be freed before it. Alloc returns ErrFull, ErrFailed, ErrReadOnly, ErrClosed, ErrMisuse for an invalid
+// size, or an error of the filesystem.
 func (f *File) Alloc(pages uint32) (Extent, error) {
 	extents, err := f.AllocExtents([]uint32{pages})
 	if err != nil {
@@ -157,9 +159,9 @@ func (f *File) releaseFreedLocked() {
 	f.pending.releaseFreed(f.older, f.readers.blocked(), func(q freed) { f.space.release(q.at, q.n) })
 }
 
-// WriteExtents writes adjacent extents, encoded in buf, with one write; the next Checkpoint makes them durable. It
-// returns ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After another error the
-// content of the pages is undefined; they can be written again, or freed.
+// WriteExtents writes adjacent extents, which are encoded in buf; the next Checkpoint makes them durable. It returns
+// ErrMisuse for pages that a durable checkpoint may use and for unallocated pages. After another error the content of
+// the pages is undefined; they can be written again, or freed.
 func (f *File) WriteExtents(first No, buf []byte) error { return f.writeExtents(first, buf) }
 
 // WritePieces is WriteExtents for one extent in several buffers, of which the first contains the header. It does not
@@ -291,8 +293,8 @@ func (f *File) DecodeExtent(ext Extent, b []byte) (kind Kind, payload []byte, er
 	return kind, payload, nil
 }
 
-// OnCorruption sets the function that a read calls, from any goroutine, when it finds a corrupt extent. fn must not
-// block.
+// OnCorruption sets the function that ReadExtent and DecodeExtent call, from any goroutine, for an extent with invalid
+// content. fn must not block.
 func (f *File) OnCorruption(fn func(first No, err error)) { f.onCorruption.Store(&fn) }
 
 // Stats contains the page counts of a file.

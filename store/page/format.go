@@ -13,7 +13,8 @@ import (
 // FormatVersion is the only supported version of the layout.
 const FormatVersion = 1
 
-// Sizes and positions, in bytes. Every page size is a multiple of MinPageBytes.
+// Sizes and positions in bytes, and the maximum number of pages of an extent. Every page size is a multiple of
+// MinPageBytes.
 const (
 	MinPageBytes     = 2048
 	DefaultPageBytes = 2048

@@ -108,7 +108,7 @@ func (im *Importer) wrote(offset, length int64) error {
 }
 
 // Finish verifies that the bitmap is complete, makes the file durable under its name, and closes it. After an error the
-// Importer must not be used.
+// Importer must not be used, and the file remains.
 func (im *Importer) Finish() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()

@@ -16,7 +16,7 @@ func (f *File) AllocLow() {
 	}
 }
 
-// RelocateBitmap makes the next Checkpoint rewrite the bitmap and directory pages at or after page from.
+// RelocateBitmap makes the next Checkpoint move the bitmap and directory pages with a page number >= from.
 func (f *File) RelocateBitmap(from No) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -32,7 +32,7 @@ type chunk struct {
 	liveCount  uint64
 	busyCount  uint64 // including nonexistent pages
 	longest    uint64 // no free range inside this chunk is longer
-	at         ref    // zero if it has no live pages
+	at         ref    // zero until it is first written
 	dirty      bool   // live differs from the stored bits
 }
 

@@ -24,7 +24,8 @@ type ExtentStream struct {
 // NewExtentStream returns an empty ExtentStream for pages of the given size in bytes.
 func NewExtentStream(pageSize int) *ExtentStream { return &ExtentStream{pageSize: pageSize} }
 
-// Write verifies whole pages, beginning with page first. The error is a CorruptError.
+// Write verifies whole pages, beginning with page first. The error is a CorruptError, or ErrMisuse if pages is not a
+// multiple of the page size.
 func (s *ExtentStream) Write(first No, pages []byte) error {
 	if len(pages)%s.pageSize != 0 {
 		return fmt.Errorf("%w: %d bytes are not a multiple of the page size %d", ErrMisuse, len(pages), s.pageSize)
