@@ -4,11 +4,13 @@
 // pages, and replaces the file. The state that it writes belongs to the store, which implements Engine.
 //
 // Locks: Pager.mu is held by code that edits the tree or writes checkpoints, such as the pager's goroutine, Stop and
-// Exclusive. While a checkpoint is being synced, only the pager's goroutine locks mu, to write more messages. Other
-// callers wait for the checkpoint (Pager.hold). Pager.fileMu is held for reading during page I/O by readers
-// (Acquire), and for writing while page.db is replaced. Long operations (check, digest, copying a snapshot) do not
-// hold fileMu throughout. They pin a checkpoint (Pin), and fail if the file is replaced or closed (StillUses). Lock
-// order: mu, fileMu, then locks of the Engine.
+// Exclusive. A checkpoint that has become due is synced without mu, so that the pager's goroutine can write more
+// messages in the meantime. Callers that need its result wait for it while they hold mu (Pager.hold, Pager.settle).
+// Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db is replaced or
+// closed. Long operations (check, digest, copying a snapshot) do not hold fileMu throughout. They pin a checkpoint
+// (Pin). A file that Swap has replaced stays open while it is pinned. If the file is closed nevertheless, by Close or
+// for the installation of a snapshot, the operation fails (StillUses). Lock order: mu, fileMu, then locks of the
+// Engine.
 package pager
 
 import (
@@ -121,13 +123,14 @@ type Pager struct {
 
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
 	last time.Time  // time of the last checkpoint
-	// previous is the LSN of the checkpoint before the last one. The log retains later records, so that a corrupt meta
-	// slot causes no data loss.
+	// previous is the LSN of the last complete checkpoint. The next complete checkpoint releases the log up to this LSN.
+	// The log thus retains the records after the second-last checkpoint, so that a corrupt meta slot causes no data loss.
 	previous uint64
 	todo     *work
 	buf      []byte
 	spans    extentSpans
-	// repaired is set when pages were repaired and no checkpoint contains them yet.
+	// repaired is set when pages were repaired and no checkpoint contains them yet, and by ForceCheckpoint. The next
+	// checkpoint is then written even if nothing was applied.
 	repaired bool
 	// syncing is the checkpoint being synced in its own goroutine, or nil. At full load the disk is busy with checkpoints
 	// most of the time, and the tail would fill up if its messages were not written concurrently.
@@ -344,8 +347,8 @@ func (p *Pager) begin() error {
 	return err
 }
 
-// hold locks mu and waits for a checkpoint in progress, for callers that need a stable last checkpoint. It handles the
-// error of that checkpoint: the error is fatal, or the checkpoint is still due.
+// hold locks mu and then waits for a checkpoint in progress, for callers that need a stable last checkpoint. It handles
+// the error of that checkpoint: the error is fatal, or the checkpoint is still due.
 func (p *Pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {

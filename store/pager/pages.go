@@ -47,8 +47,8 @@ func (p *Pager) use(file *page.File) {
 	file.OnCorruption(p.damage.FoundPage)
 }
 
-// Exclusive calls fn while no other code reads or writes page.db and no checkpoint is in progress. fn may close the
-// file (CloseFile), replace it, and call Use.
+// Exclusive calls fn while no checkpoint is in progress and no other code writes page.db or has acquired it (Acquire).
+// Operations with a Pin may still read the file. fn may close the file (CloseFile), replace it, and call Use.
 func (p *Pager) Exclusive(fn func() error) error {
 	p.hold()
 	defer p.mu.Unlock()
