@@ -52,8 +52,8 @@ func defaultNode(pageSize int) int {
 	return pages*pageSize - page.ExtentHeaderBytes
 }
 
-// Put appends an entry, and copies key and value. It returns ErrOrder, ErrTooLarge or an error of the writer. After
-// an error, the tree cannot be finished.
+// Put appends an entry, and copies key and value. It returns ErrOrder, ErrTooLarge or an error of the writer. After an
+// error, Put and Finish return the same error.
 func (b *Bulk) Put(key, value []byte) error {
 	if b.err != nil {
 		return b.err

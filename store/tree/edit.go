@@ -10,11 +10,13 @@ import (
 )
 
 // Edit is an uncommitted version of the tree. Its reads see its uncommitted changes. It is not safe for concurrent use.
+// The methods that change it return the error of a page read or write, and ErrEditFinished after Commit or Discard. An
+// error that leaves a change incomplete is returned again by all later changes.
 type Edit struct {
 	reader
 	id       uint64
 	over     bool
-	err      error // of the first failed call
+	err      error // of the first change that is incomplete
 	changes  uint64
 	obsolete []page.Extent // extents of clean nodes that are not part of this version
 	bytes    int64         // memory of the dirty nodes, without those of earlier edits
@@ -46,8 +48,8 @@ func (t *Tree) Edit() *Edit {
 	return &Edit{reader: reader{t: t, root: *t.root.Load()}, id: t.edits}
 }
 
-// Commit publishes the version, in memory only, to later Views. If a method of the Edit has failed, Commit publishes
-// nothing and returns an error that wraps ErrEditFinished and the earlier error.
+// Commit publishes the version, in memory only, to later Views. If an error has left a change incomplete, Commit
+// publishes nothing and returns an error that wraps ErrEditFinished and that error.
 func (e *Edit) Commit() error {
 	if e.over {
 		return ErrEditFinished
@@ -110,8 +112,8 @@ func (e *Edit) Scan(from, to []byte) *Iterator {
 	return it
 }
 
-// Put sets the value of key. It copies key and value. It returns ErrTooLarge if key or value is too large, or the
-// error of a page read.
+// Put sets the value of key. It copies key and value. If one of them is too large, it returns ErrTooLarge and changes
+// nothing. Edit documents the other errors.
 func (e *Edit) Put(key, value []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -256,7 +258,7 @@ func (n *node) splitPoint(pos int) int {
 	return best
 }
 
-// Delete removes a key and reports whether it existed. It returns the error of a page read.
+// Delete removes a key and reports whether it existed. Edit documents the errors.
 func (e *Edit) Delete(key []byte) (bool, error) {
 	if err := e.begin(); err != nil {
 		return false, err
@@ -299,7 +301,7 @@ func (e *Edit) remove(n *node, key []byte) error {
 }
 
 // DeleteRange removes the keys with from <= key < to; nil means unbounded. It does not read leaves that are entirely
-// inside the range. It returns the error of a page read, after which the edit must be discarded.
+// inside the range. Edit documents the errors.
 func (e *Edit) DeleteRange(from, to []byte) error {
 	if err := e.begin(); err != nil {
 		return err
@@ -383,8 +385,9 @@ func (e *Edit) drop(k childRef, level int) error {
 	return nil
 }
 
-// rebalance removes child i of n if it is empty, or merges it with a neighbor if both fit in one node. Merging only
-// saves space: if the neighbor cannot be read, rebalance changes nothing.
+// rebalance removes child i of n if it is empty, or merges it with a neighbor if it is small and both fit in one node.
+// It changes only a child that the edit has copied. Merging only saves space: if the neighbor cannot be read, rebalance
+// changes nothing.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return
@@ -404,8 +407,8 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge merges the children left and left+1 of n, unless the result would be nearly full. It reports whether it
-// merged them.
+// merge merges the children left and left+1 of n and returns true. It returns false if the result would be nearly full,
+// or if one of the children cannot be read.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

@@ -4,8 +4,8 @@ package tree
 
 import "github.com/lockstep-mq/lockstep/store/page"
 
-// MoveNodes marks up to limit nodes at or after page from, so that the next Flush after Commit writes them to new
-// pages. It returns the number of marked nodes, or the error of a page read, after which the edit must be discarded.
+// MoveNodes marks up to limit nodes with a first page >= from, so that the next Flush after Commit writes them to new
+// pages. It returns the number of marked nodes. Edit documents the errors.
 func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	if err := e.begin(); err != nil {
 		return 0, err

@@ -94,7 +94,7 @@ type Iterator struct {
 	path     []step // from the root to the current leaf
 	begun    bool
 	ended    bool
-	floor    bool // begin at the greatest entry not greater than from
+	floor    bool // begin at the entry with the greatest key <= from
 	err      error
 	edit     *Edit
 	changes  uint64
@@ -140,7 +140,7 @@ func (it *Iterator) Next() bool {
 	return false
 }
 
-// SeekFloor restarts the iterator at the greatest entry not greater than from, or at the first entry if no such entry
+// SeekFloor restarts the iterator at the entry with the greatest key <= from, or at the first entry if no such entry
 // exists. to is as in Scan. A seek within the current leaf does not descend from the root.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
