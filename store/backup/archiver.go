@@ -60,8 +60,8 @@ type ArchiveStatus struct {
 	Last     lsn.Position
 	LastTime time.Time
 	Behind   uint64 // number of applied records that are not archived yet
-	// Gap is the LSN of the first record after the newest gap that this Archiver left, or 0 if a later backup covers the
-	// gap.
+	// Gap is the LSN of the first record after the newest gap that this Archiver left. It is 0 if there is no gap, or if a
+	// later backup covers the gap.
 	Gap    uint64
 	Err    error
 	Former string // directory to which an archive of another history was moved
@@ -325,8 +325,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file with the records that follow position before. The file ends with the record at position to, or
-// earlier if it is large enough. write reads the log twice, since the file name contains the last LSN.
+// write writes one file with the records that follow the position before. The last record has the position to, or an
+// earlier one if the file is then large enough. write reads the log twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -399,8 +399,8 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes the frames after f.Before to w. It ends at position to, or earlier if the file has limit bytes. It sets
-// the fields of f that describe these frames. f.Bytes is the file size without encryption.
+// fill writes the frames after f.Before to w. The last frame has the position to, or an earlier one if the file then
+// has limit bytes. It sets the fields of f that describe these frames. f.Bytes is the file size without encryption.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {

@@ -151,8 +151,8 @@ type ArchiveChain struct {
 }
 
 // VerifyArchive reads a whole archive and returns its chains. If it returns several chains, the archive has gaps
-// between them. Errors: ErrArchiveCorrupt, ErrNewerVersion, ErrEncrypted (with is nil), ErrIdentity, ErrRemote, the
-// error of ctx.
+// between them. Errors: ErrArchiveCorrupt, ErrNewerVersion, ErrEncrypted (for a nil Unsealer), ErrIdentity, ErrRemote,
+// the error of ctx.
 func VerifyArchive(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
 	files, err := listArchive(ctx, place, 0)
 	if err != nil {

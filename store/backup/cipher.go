@@ -26,8 +26,8 @@ type Sealer interface {
 
 // Unsealer decrypts the data of a Sealer.
 type Unsealer interface {
-	// Unseal returns a reader of the decrypted first size bytes of r, and the decrypted size. The reader authenticates
-	// all data. Unseal returns ErrIdentity if no key matches.
+	// Unseal decrypts the first size bytes of r. It returns a reader of the decrypted data, and the size of that data. The
+	// reader authenticates all data. Unseal returns ErrIdentity if no key matches.
 	Unseal(r io.ReaderAt, size int64) (io.ReaderAt, int64, error)
 }
 

@@ -26,9 +26,9 @@
 // # Log archive
 //
 // An Archiver copies applied, and therefore committed, records from the log to separate files. Each file is complete
-// and durable before it gets its name. The Archiver retains the log from the first record that is not archived, so
-// no unarchived record is removed from the log. Frames are archived unchanged. Their chained checksums prove that
-// the archive has no gap and that it continues the checkpoint of a backup.
+// and durable before it gets its name. The Archiver retains the log from the first record that is not archived, unless
+// the log exceeds ArchiveOptions.MaxHoldBytes. Frames are archived unchanged. Their chained checksums reveal gaps in
+// the archive, and prove that it continues the checkpoint of a backup.
 //
 // # Restore
 //
@@ -39,6 +39,6 @@
 //
 // # Sharing
 //
-// Several nodes may share a backup path: generations are counted separately for each pair, and only one Run at a time
-// uses it. An archive belongs to one node.
+// Several nodes may share a backup path: generations are counted separately for each pair. In a directory, only one Run
+// is active at a time; in a bucket, one Run of each node. An archive belongs to one node.
 package backup

@@ -13,7 +13,8 @@ import (
 var (
 	// ErrBusy means that another Run or Archiver, in any process, has locked the location.
 	ErrBusy = errors.New("another backup or log archive uses this directory")
-	// ErrNoSpace means that the location is full. Run has then written nothing, or removed the files that it had written.
+	// ErrNoSpace means that the location, or the target of a restore, has too little free space. The operation has then
+	// written nothing, or removed its files if possible.
 	ErrNoSpace = errors.New("not enough free space")
 )
 

@@ -31,7 +31,7 @@ type Set struct {
 }
 
 // List returns the complete and incomplete backups in a location, oldest first. If the location does not exist, List
-// returns an empty list. It returns ErrRemote if the location cannot be read.
+// returns an empty list. It returns ErrRemote if the server of the location cannot be reached.
 func List(ctx context.Context, place Objects) ([]Set, error) {
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,8 +169,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether this node may remove a marker and the files that belong to it. It may if this node wrote
-// the marker, if the marker is so old that no other node can still use it, or if it marks a removal.
+// isOwnOrStale reports whether this node may remove a marker and the files that belong to it. It may in three cases:
+// this node wrote the marker, the marker is so old that no other node can still use it, or the marker marks a removal.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true

@@ -49,7 +49,7 @@ type Manifest struct {
 	LastTime   time.Time    `json:"last_time"`
 	Checkpoint uint64       `json:"checkpoint"`
 	PageSize   int          `json:"page_size"`
-	// FileBytes is the size of the page file. DataBytes is the size of its used pages.
+	// FileBytes is the size of the page file. DataBytes is the size of its used pages and of the checkpoint's metadata.
 	FileBytes uint64 `json:"file_bytes"`
 	DataBytes uint64 `json:"data_bytes"`
 	Messages  uint64 `json:"messages"`

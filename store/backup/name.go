@@ -15,8 +15,9 @@ const (
 	manifestName   = "manifest.json"
 	packName       = "pages.pack"
 	sealedPackName = packName + ".age"
-	// partialMarkerName is the object in the folder that marks an incomplete backup. The name of the folder is the name
-	// of the backup with partialPrefix while the backup is being made, and with removedPrefix while it is being removed.
+	// partialMarkerName is the object in the folder that marks an incomplete backup. The name of the folder consists of a
+	// prefix and the name of the backup. The prefix is partialPrefix while the backup is being made, and removedPrefix
+	// while it is being removed.
 	partialMarkerName = "begun"
 	lockName          = ".lock"
 	partialPrefix     = ".partial-"

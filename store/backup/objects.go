@@ -30,8 +30,8 @@ type Objects interface {
 	Delete(ctx context.Context, name string) error
 	// Move renames an object. A crash leaves it under either name, or under both.
 	Move(ctx context.Context, from, to string) error
-	// Sweep removes the leftovers of unfinished Put calls for a folder or its subfolders. If before is not zero, it only
-	// removes leftovers of calls that started earlier.
+	// Sweep removes the leftovers of unfinished Put calls for a folder, and in a bucket also for its subfolders. If before
+	// is not zero, it only removes leftovers of calls that started earlier.
 	Sweep(ctx context.Context, folder string, before time.Time) error
 	// Lock locks the location for one process. It returns ErrBusy if another process holds the lock. If exclusive is
 	// false, other processes may use the location concurrently.

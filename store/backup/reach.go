@@ -32,8 +32,8 @@ type CheckOptions struct {
 type CheckReport struct {
 	Set      Set
 	Verified VerifyReport
-	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt or ErrNewerVersion. If it is set,
-	// Verified is not valid.
+	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion, page.ErrCorrupt
+	// or page.ErrNewerVersion. If it is set, Verified is not valid.
 	Problem error
 	// End is the position of the last record that can be restored from the backup and the archive. EndTime is the time
 	// of the last transaction up to End.

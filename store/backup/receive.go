@@ -23,13 +23,13 @@ type ReceiveOptions struct {
 	// Name identifies the snapshot in the identity of the new store. It must not be empty.
 	Name   string
 	Header store.SnapshotHeader
-	// Next returns the next piece of the page file, as store.Snapshot.ReadNext does on the sending node: in ascending
-	// order of offset, and io.EOF after the last one. The data must be valid until the next call.
+	// Next returns the next piece of the page file, as store.Snapshot.ReadNext does on the sending node. The pieces are in
+	// ascending order of offset; Next returns io.EOF after the last one. The data must be valid until the next call.
 	Next func() (offset uint64, data []byte, err error)
 	// Lineage is the ID of the group of sites to which the snapshot must belong.
 	Lineage uuid.UUID
-	// Detached, if set, is the ID of a new group of sites. The store then becomes the primary of that group instead of
-	// a replica, and Lineage is uuid.Nil if the snapshot is from a pair without sites.
+	// Detached, if set, is the ID of a new group of sites. The store then becomes the primary of that group instead of a
+	// replica. In that case Lineage is uuid.Nil if the snapshot is from a pair without sites.
 	Detached     uuid.UUID
 	SegmentBytes int64 // segment size of the new log; 0 selects the default
 	// Progress, if not nil, is called periodically.

@@ -372,8 +372,8 @@ func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (
 	return imp.Finish()
 }
 
-// writeLog durably writes the log that continues the page file. It also creates an empty log, because a node treats
-// a missing log as lost.
+// writeLog durably writes the log that continues the page file. It creates the log even if no record follows, because a
+// node treats a missing log as lost.
 func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget, state *queue.State) (err error) {
 	log, err := createLog(j.o.FS, j.dir, t.StoreID(), j.o.SegmentBytes, j.res.Manifest.Position)
 	if err != nil {
