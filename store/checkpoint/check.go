@@ -17,7 +17,7 @@ const maxProblems = 1000
 
 // Report is the result of Check.
 type Report struct {
-	// Problems describes the inconsistencies found; empty if the store is valid.
+	// Problems describes the first 1000 inconsistencies; empty if the store is valid.
 	Problems   []string
 	Messages   uint64
 	Pages      uint64
@@ -25,9 +25,9 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies the checkpoint: each page must be free or referenced exactly once, each page and message must be
-// decodable, and no message that a subscription needs may be missing. Check reports inconsistencies in Report.Problems.
-// An error means that the check could not be completed.
+// Check verifies the checkpoint. Each page must be free or referenced exactly once. Each page and message must be
+// decodable. No message that a subscription needs may be missing. Check reports inconsistencies in Report.Problems. An
+// error means that the check could not be completed.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {

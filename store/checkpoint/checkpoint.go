@@ -2,8 +2,8 @@
 
 // Package checkpoint reads a pinned checkpoint of a page file. It can iterate over the messages of the checkpoint
 // (Checkpoint.Extents), verify and hash the content, simulate other page sizes, and dump pages. The package depends on
-// packages page and tree, not on package store. The file can belong to a running node (store.Store.ReadCheckpoint), a
-// stopped node (ReadDir) or a backup (ReadFile).
+// lower packages, such as page and tree, not on package store. The file can belong to a running node
+// (store.Store.ReadCheckpoint), a stopped node (ReadDir) or a backup (ReadFile).
 package checkpoint
 
 import (
@@ -88,7 +88,7 @@ func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 }
 
 // LoadState rebuilds the state machine from a checkpoint's tree. It skips the message IDs, the message index and the
-// schedule, so its duration depends on the number of queues, subscriptions and producers, not on the number of
+// schedule. Its duration therefore depends on the number of queues, subscriptions and producers, not on the number of
 // messages.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()

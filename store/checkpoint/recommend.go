@@ -9,10 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend selects the page size, up to MaxPageSize, that results in the smallest file. This file must be more than
-// 1 % smaller than the result of a compact, since a smaller gain does not justify the I/O. It must not be larger
-// than the current page.db or require more than 1 % more reads. If no size meets these conditions, recommend selects
-// the current size, even if it exceeds MaxPageSize.
+// recommend selects the page size that results in the smallest file, among the sizes up to MaxPageSize that require at
+// most 1 % more reads. This file must be more than 1 % smaller than the result of a compact, since a smaller gain does
+// not justify the I/O. It must not be larger than the current page.db. If no size meets these conditions, recommend
+// selects the current size, even if it exceeds MaxPageSize.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {

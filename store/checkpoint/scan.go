@@ -51,8 +51,8 @@ type ScanResult struct {
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages counts messages that are needed but unreadable. Problems lists their positions. The size of such
-	// a message is estimated as the mean size in its extent.
+	// DamagedMessages counts messages that are needed but unreadable. Problems lists their positions. If all needed
+	// messages of an extent are unreadable, their sizes are estimated as the mean size in the extent.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }
@@ -66,7 +66,8 @@ type SizeBucket struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
-// Candidate is a page size and the exact result of a rewrite with it.
+// Candidate is a page size and the exact result of a rewrite with it. The result is estimated if messages are
+// unreadable.
 type Candidate struct {
 	PageSize  int    `json:"page_size"`
 	FileBytes uint64 `json:"file_bytes"`

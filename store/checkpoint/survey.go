@@ -35,7 +35,7 @@ type survey struct {
 }
 
 // Survey computes the results of rewrites with the given page sizes. It does not read messages that are alone in their
-// extent. It returns ErrDataLoss if a message that it must read is corrupt.
+// extent. It returns index.ErrDataLoss if a message that it must read is corrupt.
 func (c *Checkpoint) Survey(ctx context.Context, live Liveness, sizes []int, m *Meter) (SurveyResult, error) {
 	v := survey{c: c, live: live, meter: m}
 	err := v.run(ctx, sizes)
