@@ -76,14 +76,15 @@ type Engine interface {
 	Checkpoint(ctx context.Context) error
 	// Read calls fn with a new checkpoint, or with the last one if the disk is too full.
 	Read(ctx context.Context, fn func(*checkpoint.Checkpoint) error) error
-	// Pin pins the last durable checkpoint. If the store is closed or replaced, the file is closed despite the pin.
+	// Pin pins the last durable checkpoint. If the store is closed or replaced by a snapshot, the file is closed despite
+	// the pin.
 	Pin() (*page.File, *page.Pin, error)
 	// Live returns the current liveness of messages; while Apply is paused, this is the liveness in the last checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
-	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. Nothing
-	// uses page.db during the swap. It returns ErrCanceled if old is no longer page.db. An error after rename has
-	// returned done is final.
+	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. During the
+	// swap, page.db is only read by operations with a pin. It returns ErrCanceled if old is no longer page.db. An error
+	// after rename has returned done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
 	// Repair tries to repair all known corruption, and reports whether none remains.
 	Repair(ctx context.Context) bool
@@ -92,8 +93,8 @@ type Engine interface {
 	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes checkpoints until unused pages can be reused.
 	MakeGaps() error
-	// MoveExtents moves message extents to free space before them, starting with the last entry. It returns the number
-	// of bytes moved. more is false if no free space is left before them.
+	// MoveExtents moves message extents to free space before them, starting with the last entry. It returns the number of
+	// bytes moved. more is false if no free space is left before them, or if nothing can be moved at present.
 	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
 	// TruncateEnd moves the tree and the bitmap of used pages away from the end of page.db and truncates the file. held
 	// reports whether readers still use pages that were freed.
@@ -185,7 +186,7 @@ func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 }
 
 // DropOld removes page.db_old, which the last rewrite or snapshot installation replaced, and returns the number of
-// bytes freed. It returns a MaintenanceError while another operation is running.
+// bytes freed; 0 if the file does not exist. It returns a MaintenanceError while another operation is running.
 func (m *Maintenance) DropOld() (uint64, error) {
 	if err := m.e.Usable(); err != nil {
 		return 0, err

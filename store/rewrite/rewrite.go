@@ -28,8 +28,8 @@ import (
 //	         page.db_new  page.db_old page.db_new is complete and durable: it becomes page.db
 //	page.db               page.db_old the rewrite is complete
 //
-// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before
-// page.db_new is renamed. Both files have the same checkpoint, which the log continues, so either can be used
+// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before page.db_new
+// is renamed. Both files have the same content at the same position, which the log continues, so either can be used
 // without data loss.
 
 // Options configures a rewrite.
@@ -66,18 +66,18 @@ type Result struct {
 
 // Rewrite rewrites page.db with another page size (resize) or with the same one (compact). The new file contains the
 // messages that at least one subscription needs, packed tightly. The previous file is kept as page.db_old until
-// DropOld or the next rewrite. Content, digest and sequence numbers do not change.
+// DropOld, the next rewrite or the installation of a snapshot. Content, digest and sequence numbers do not change.
 //
 // Append and Sync continue at full speed. Apply blocks, and Read uses the state before the pause. Rewrite is
 // therefore intended for a node that serves no clients: a standby, or a node that is starting.
 //
 // If a page is corrupt, it is repaired from the other node, and the rewrite is restarted once.
 //
-// Rewrite returns a MaintenanceError if another operation is running, and ErrDataLoss if a message cannot be read.
-// If the new file does not fit, Rewrite returns a SpaceError before it writes anything. When ctx ends before the
-// renames begin, it returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the
-// background. After any error except ErrFailed, page.db is unchanged. After ErrFailed, page.db is the old or the new
-// file.
+// Rewrite returns a MaintenanceError if another operation is running, and index.ErrDataLoss if a message cannot be
+// read. If the new file does not fit, Rewrite returns a SpaceError before it copies anything. It also returns a
+// SpaceError if less than half of the reserve is free during the copy. When ctx ends before the renames begin, it
+// returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any error
+// except store.ErrFailed, page.db is unchanged. After store.ErrFailed, the next Open uses the old or the new file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
