@@ -73,7 +73,8 @@ type Status struct {
 	// Scrubs is the number of complete scrubs; the last one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
 	LastScrub                               time.Time
-	// FoundPages counts corrupt extents. FoundLog counts corrupt records in the log.
+	// FoundPages counts corrupt extents, and corruption of data other than messages. FoundLog counts corrupt records in
+	// the log.
 	FoundPages, FoundLog uint64
 	// RepairedPages counts repaired extents. RepairedMessages counts messages that were fetched from the other node for
 	// these extents. RepairedLog counts corrupt log records that were discarded because checkpoints contain their

@@ -32,10 +32,9 @@ type ScrubResult struct {
 	DamagedPages, DamagedLog uint64
 }
 
-// Scrub reads every page and the whole log from the disk, at bytesPerSecond or less (0: unlimited), and repairs
+// Scrub reads every used page and the whole log from the disk, at bytesPerSecond or less (0: unlimited), and repairs
 // corruption. Status, Damaged and Index report the remaining corruption. No transaction waits for Scrub, and it does
-// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was
-// read.
+// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
