@@ -29,13 +29,14 @@ const (
 
 // Identity identifies a node and its store.
 type Identity struct {
-	// NodeID stays the same for the lifetime of the data directory.
+	// NodeID stays the same for the lifetime of the data directory, unless the identity is lost and the store is
+	// quarantined.
 	NodeID uuid.UUID
 	// StoreID identifies the content: a wiped or restored data directory gets a new StoreID.
 	StoreID uuid.UUID
 	PairID  uuid.UUID // zero until the node joins a pair
-	// Incarnation is incremented when the store may have lost acknowledged bytes (INV-6), and when a snapshot replaces
-	// its content. The entry in the cluster record then no longer matches the store.
+	// Incarnation is incremented when a snapshot replaces the content, when the store is quarantined, and when a possible
+	// loss of acknowledged bytes is cleared (INV-6). The entry in the cluster record then no longer matches the store.
 	Incarnation uint64
 	Fence       identity.Fence
 	// Generation is the last process generation of this store known to be listed in the cluster record (INV-11); zero if
@@ -44,16 +45,16 @@ type Identity struct {
 	// ClaimedGeneration is the generation of the last process that participated in the pair, until the cluster record is
 	// known to list it.
 	ClaimedGeneration uuid.UUID
-	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). The cause is an unclean stop of the operating system
-	// with sync=off or interval, a log that was missing or ended before the checkpoint, or a call of MarkLoss. The flag
+	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). Causes are an unclean stop of the operating system
+	// with sync=off or interval, a log that was missing or too short, a quarantine, and a call of MarkLoss. The flag
 	// persists over restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored is the name of the backup from which the content was restored, until the node joins a pair. Such a node
 	// is not empty: it can seed a new pair, and must not become a copy of another node.
 	Restored string
-	// Quarantine is the subdirectory with the files of a store that could not be opened, until a snapshot replaces the
-	// content. Such a store waits for a copy from the other node. It is not considered empty, and must not seed a pair.
-	// QuarantineReason contains the file name and the error.
+	// Quarantine is the subdirectory with the files of a store that could not be opened. It is cleared when a snapshot
+	// replaces the content or the node is in sync. Such a store waits for a copy from the other node. It is not considered
+	// empty, and must not seed a pair. QuarantineReason is the error of Open, truncated to 500 bytes.
 	Quarantine       string
 	QuarantineReason string
 }
@@ -188,7 +189,7 @@ func ReadIdentity(fsys vfs.FS, dir string) (Identity, error) {
 	return id.Identity(), nil
 }
 
-// Identity returns the part of the file that is visible outside the package.
+// Identity returns the content of the file without the fields that only Open and interrupted operations need.
 func (id *IdentityFile) Identity() Identity {
 	return Identity{
 		NodeID: id.NodeID, StoreID: id.StoreID, PairID: id.PairID, Incarnation: id.Incarnation,

@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// TruncatedPrefix is the name prefix of files with records that were truncated from the log.
+// TruncatedPrefix is the name prefix of files with records that were truncated or copied from the log.
 const TruncatedPrefix = "cut-"
 
 const truncatedSuffix = ".seg"

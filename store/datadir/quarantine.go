@@ -29,7 +29,7 @@ import (
 const quarantinePrefix = "damaged-"
 
 // noContent returns ErrIdentityLost for a directory that has a node's files but no identity. A new node creates its
-// identity before any other file.
+// identity before any other file except the lock.
 func noContent(fsys vfs.FS, dir string) error {
 	if mutate.Off("INV-9-lost-identity-is-a-new-node") {
 		return nil
