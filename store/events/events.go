@@ -76,7 +76,8 @@ func Names() []string {
 type (
 	// Failed is reported once, when a write or fsync has failed (INV-7). The process must stop.
 	Failed struct{ Err error }
-	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step, the syncs.
+	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step: the write of the
+	// bitmap of used pages, and the syncs.
 	CheckpointWritten struct {
 		Number   uint64
 		Position lsn.Position
@@ -101,7 +102,8 @@ type (
 type (
 	LogFailed struct{ Err error }
 	SlowSync  struct{ Took time.Duration }
-	// LogTailTruncated is reported when Open truncated writes at the end of the log that were never synced.
+	// LogTailTruncated is reported when Open has truncated a torn tail: writes that no later block header proves to be
+	// durable.
 	LogTailTruncated struct {
 		Segment       string
 		Offset, Bytes int64
@@ -130,8 +132,8 @@ type (
 		Paused             time.Duration
 	}
 	RewriteCanceled struct{ Reason string }
-	// RewriteRecovered is reported when Open finishes an interrupted rewrite with file From, or removes the files of the
-	// rewrite (From is empty).
+	// RewriteRecovered is reported for an interrupted rewrite: when Open has renamed file From to page.db, or, with an
+	// empty From, when it removes the new file.
 	RewriteRecovered struct{ From string }
 	// RewriteCorrupt is reported when Open uses the old file because the new file of a rewrite is corrupt.
 	RewriteCorrupt struct{ Err error }

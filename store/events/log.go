@@ -97,7 +97,7 @@ func (e RewriteCanceled) entry() entry {
 
 func (e RewriteRecovered) entry() entry {
 	if e.From == "" {
-		return at(zap.InfoLevel, "rewrite-recovered", "removing an interrupted rewrite of page.db")
+		return at(zap.InfoLevel, "rewrite-recovered", "removing the new file of an interrupted rewrite of page.db")
 	}
 	return at(zap.InfoLevel, "rewrite-recovered", "finished an interrupted rewrite of page.db", zap.String("from", e.From))
 }
@@ -137,7 +137,7 @@ func (e MessagesCorrupt) entry() entry {
 
 func (e IndexCorrupt) entry() entry {
 	return at(zap.ErrorLevel, "index-damaged", "an index page is corrupt; the store must be replaced by a copy of the "+
-		"other node's", zap.Error(e.Err))
+		"other node's store", zap.Error(e.Err))
 }
 
 func (e LogCorrupt) entry() entry {
