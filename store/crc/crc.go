@@ -32,11 +32,12 @@ func Update(sum uint32, b []byte) uint32 {
 	return crc32.Update(sum, table, b)
 }
 
-// Join returns the checksum of two concatenated parts from the checksums of the parts. The second part has n bytes.
+// Join returns the checksum of two concatenated parts from the checksums of the parts. The second part has n bytes,
+// which must be less than 1<<32.
 func Join(first, second uint32, n int) uint32 { return shift(first, n) ^ second }
 
-// Suffix returns the checksum of the last n bytes. whole is the checksum of all bytes, and first the checksum of the
-// bytes before the last n.
+// Suffix returns the checksum of the last n bytes, where n is less than 1<<32. whole is the checksum of all bytes, and
+// first is the checksum of the bytes before the last n.
 func Suffix(whole, first uint32, n int) uint32 { return shift(first, n) ^ whole }
 
 // powers[k][d] is x to the power of 8 * d * 256^k, modulo the polynomial.
@@ -56,7 +57,8 @@ var powers = sync.OnceValue(func() *[4][256]uint32 {
 	return &p
 })
 
-// shift returns the product of a checksum and x^(8n), modulo the polynomial: the effect of n appended zero bytes.
+// shift returns the product of a checksum and x^(8n), modulo the polynomial: the effect of n appended zero bytes. n
+// must be less than 1<<32.
 func shift(sum uint32, n int) uint32 {
 	if sum == 0 {
 		return 0

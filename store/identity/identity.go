@@ -9,12 +9,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// Member identifies a store that is known to be complete: an entry of in_sync in the cluster record.
+// Member identifies a store and its process generation. Each entry of in_sync in the cluster record is a Member with a
+// store that has every committed transaction.
 type Member struct {
 	Node uuid.UUID `json:"node"`
-	// Store is the UUID of the store. It changes when the disk is replaced.
+	// Store is the UUID of the store. A new or restored data directory has a new UUID.
 	Store uuid.UUID `json:"store"`
-	// Incarnation is incremented when the content was replaced, or when data may have been lost (INV-6).
+	// Incarnation is incremented when the content is replaced, when the store is quarantined, and when a possible loss of
+	// data is cleared (INV-6).
 	Incarnation uint64 `json:"incarnation"`
 	// Generation is the only process generation of the store that may act, or have its acks counted (INV-11). If it is
 	// zero, any generation may: the record was written by a release without generations.
@@ -48,9 +50,9 @@ func (m Member) String() string {
 // attempts a takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that
 // active updates the record before the takeover succeeds, its {c+1, t} is again above the fence.
 type Fence struct {
-	// Config is the configuration number of the cluster record that the node has applied.
+	// Config is the highest version of the cluster record that the node has accepted, in the record or in a message.
 	Config uint64 `json:"config"`
-	// Term is the term of that record, or one more while the node attempts a takeover.
+	// Term is the term of that version, or one more while the node attempts a takeover.
 	Term uint64 `json:"term"`
 }
 

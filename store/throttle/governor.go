@@ -19,11 +19,11 @@ const (
 	reportMaxAge = 3 * time.Second
 	// quietAfter is the delay after the last work before commits count as undisturbed.
 	quietAfter = 500 * time.Millisecond
-	// workedLately is the maximum time after work during which a window of commits counts as disturbed.
+	// workedLately is the time after work in which a window of commits changes the fraction.
 	workedLately = 2 * windowTime
 	// baselineWindows is the number of windows that a reliable baseline requires.
 	baselineWindows = 4
-	// quietWeight and workWeight are the inverse weights of a window in the baseline, without and with disturbing work.
+	// quietWeight and workWeight are the inverse weights of a window in the baseline, without and with work.
 	quietWeight = 16
 	workWeight  = 64
 
@@ -39,12 +39,13 @@ const (
 )
 
 // Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there are
-// no commits, or while the work does not slow them down. Otherwise it gets a smaller fraction of the time, at least a
-// twentieth. The commit latency is measured by this node while it is active, or reported by the active.
+// no commits. Otherwise it starts with a twentieth of the time. The fraction rises while the work does not slow down
+// commits, and is reduced when it does. The commit latency is measured by this node while it is active, or reported by
+// the active.
 //
-// The baseline is the latency without work on this node. It can change during the work, so it is also adjusted
-// while work has the smallest fraction. All methods are safe for concurrent use. A nil Governor does not limit
-// work.
+// The baseline is the latency without work on this node. It can change during the work, so it is also adjusted while
+// work has the smallest fraction, and when the latency falls below it. All methods are safe for concurrent use. A nil
+// Governor does not limit work.
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 

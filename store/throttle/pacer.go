@@ -50,7 +50,8 @@ type Pacer struct {
 
 type fullSpeed struct{}
 
-// FullSpeed returns a context that disables throttling of background work.
+// FullSpeed returns a context in which background work is not limited to a fraction of the time. The code that creates
+// the Pacer must check it with IsFullSpeed.
 func FullSpeed(ctx context.Context) context.Context { return context.WithValue(ctx, fullSpeed{}, true) }
 
 // IsFullSpeed reports whether ctx is derived from a context returned by FullSpeed.
@@ -73,8 +74,8 @@ func New(l Limits) *Pacer {
 }
 
 // Did pauses as the limits require. It must be called frequently, after each step of the work, with the number of bytes
-// that the step read or wrote. If ctx ends during a pause, Did returns the error of ctx immediately. Without a pause,
-// Did does not check ctx.
+// that the step read or wrote. If ctx ends during a pause, Did immediately returns an error that wraps the error of
+// ctx. Without a pause and without a rate limit, Did does not check ctx.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil
@@ -101,7 +102,8 @@ func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// Unhindered reports whether the work currently runs without pauses, so that it may use larger steps.
+// Unhindered reports whether the work currently gets the whole time, so that it may use larger steps. It ignores the
+// limit on bytes per second.
 func (p *Pacer) Unhindered() bool {
 	if p == nil {
 		return true

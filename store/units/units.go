@@ -26,8 +26,8 @@ func Count[T ~int | ~int32 | ~int64 | ~uint32 | ~uint64](n T) string {
 	return sign + s
 }
 
-// Bytes formats a size in bytes with one decimal, in the largest unit for which the number is at least 1, such as "1.1
-// MiB".
+// Bytes formats a size in the largest unit for which the number is at least 1, with one decimal, such as "1.1 MiB".
+// Sizes below 1 KiB have no decimal, such as "512 B".
 func Bytes[T ~int | ~int64 | ~uint32 | ~uint64](n T) string {
 	const units = "KMGTPE"
 	v, i := float64(n)/1024, 0
@@ -41,7 +41,7 @@ func Bytes[T ~int | ~int64 | ~uint32 | ~uint64](n T) string {
 	return fmt.Sprintf("%.1f %ciB", v, units[i])
 }
 
-// Rate formats a number per second: below 10 with one decimal, otherwise as a whole number with separators.
+// Rate formats a number per second: below 10 with at most one decimal, otherwise as a whole number with separators.
 func Rate(perSecond float64) string {
 	if math.Abs(perSecond) < 9.95 {
 		return strings.TrimSuffix(strconv.FormatFloat(perSecond, 'f', 1, 64), ".0")
@@ -49,8 +49,8 @@ func Rate(perSecond float64) string {
 	return Count(int64(math.Round(perSecond)))
 }
 
-// Age formats a duration with its two largest units, in the syntax of settings and flags: "250ms", "34s", "7m39s",
-// "3d4h".
+// Age formats a duration in its largest unit and the next smaller one, in the syntax of settings and flags: "34s",
+// "7m39s", "3d4h". Durations of less than a second are in milliseconds: "250ms". The rest is truncated.
 func Age(d time.Duration) string {
 	if d < 0 {
 		return "-" + Age(-d)

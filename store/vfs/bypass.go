@@ -80,8 +80,8 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// isDirect reports whether to use direct I/O. It selects the path that was faster recently, or the slower path when
-// it must be measured again.
+// isDirect reports whether to use direct I/O. It selects the path that was faster recently, unless the other path is
+// not measured yet or must be measured again.
 func (b *Bypass) isDirect(now time.Time) bool {
 	if b.direct == 0 || b.cached == 0 {
 		return b.direct == 0

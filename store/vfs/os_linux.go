@@ -133,7 +133,8 @@ func (f *osFile) WriteUncached(p []byte, offset int64) (int, error) {
 	return f.uncached(&f.directWrite, os.O_WRONLY, func(file *os.File) (int, error) { return file.WriteAt(p, offset) })
 }
 
-// TakesDirect reports whether the filesystem of an existing file supports O_DIRECT.
+// TakesDirect reports whether the filesystem of an existing file supports O_DIRECT. If the file cannot be opened for
+// another reason, it returns true.
 func (osFS) TakesDirect(name string) bool {
 	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_DIRECT, 0)
 	if err != nil {
@@ -142,7 +143,8 @@ func (osFS) TakesDirect(name string) bool {
 	return f.Close() == nil
 }
 
-// uncached calls do with the reopened file, or with the original file if the filesystem does not support O_DIRECT.
+// uncached calls do with the reopened file, or with the original file if the file cannot be reopened or the filesystem
+// does not support O_DIRECT.
 func (f *osFile) uncached(r *reopened, flag int, do func(*os.File) (int, error)) (int, error) {
 	if file := f.reopen(r, flag|unix.O_DIRECT); file != nil {
 		n, err := do(file)
