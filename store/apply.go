@@ -256,8 +256,8 @@ func (s *Store) mustWait() bool {
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has room for a transaction of the given size, so that two very large transactions are
-// not in memory at the same time. It waits at most 10 s, and only until most of the messages that were in memory at
-// the time of the call are written to pages. It does not wait while pages cannot be written.
+// not in memory at the same time. It waits at most 10 s, and stops when most of the messages that were in memory at the
+// time of the call are in pages. It does not wait while pages cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()

@@ -8,18 +8,18 @@
 // Append writes encoded log frames, and Sync makes them durable. Their records become visible to consumers when the
 // replicator (package replication) calls Apply up to an LSN that it knows to be committed (INV-5). Apply runs the
 // deterministic state machine of package queue. Messages stay in memory in the tail of their queue, as slices of the
-// appended frames. A background goroutine, the pager, writes old tail messages to free pages of page.db. It also
-// writes checkpoints. A checkpoint is a copy-on-write tree with all applied changes; the write of a meta slot makes
-// the checkpoint durable. The log before a checkpoint can be recycled.
+// appended frames. A background goroutine, the pager, writes old tail messages to free pages of page.db. It also writes
+// checkpoints. A checkpoint is a copy-on-write tree with all applied changes; the write of a meta slot makes the
+// checkpoint durable. The log before the previous checkpoint can be recycled.
 //
 // A message is written to the log once. If it is not consumed before the pager reaches it, the pager also writes it
 // to page.db once.
 //
 // For a lagging consumer, the store reads page.db through the operating system's page cache if the cache contains the
 // data. Otherwise it reads ahead in large pieces with direct I/O (readahead.go). Operations that read the whole file
-// (scan, backup, snapshot) also use direct I/O, since buffered reads would evict useful pages from the cache. By
-// default (Options.PageCache), large writes to page.db bypass the cache on a standby, which has no consumers, and on
-// a primary where direct I/O is faster.
+// (scan, backup, snapshot) also use direct I/O for data that is not cached. Buffered reads would evict useful pages
+// from the cache. By default (Options.PageCache), large writes to page.db bypass the cache on a standby, which has no
+// consumers. On an active, they bypass it if direct I/O is faster.
 //
 // # Packages
 //

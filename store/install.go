@@ -17,9 +17,10 @@ import (
 // Install receives another node's snapshot into a file next to page.db and then replaces page.db with it.
 //
 // A crash must not leave a new page.db with the old log. Commit therefore first writes a mark with the snapshot's
-// position to the identity file, then renames the files, resets the log, and removes the mark. If Open finds the
-// mark, Open compares the position in the mark with the position of page.db. If the two are equal, the renames were
-// complete, and Open removes the old log. Otherwise Open removes the received file (recoverInstall).
+// position to the identity file, then renames the files, resets the log, and removes the mark. If Open finds the mark,
+// it completes the second rename if page.db is missing, and compares the position in the mark with the position of
+// page.db. If the two are equal, Open removes the old log. Otherwise no file was renamed, and Open removes the received
+// file (recoverInstall).
 type Install struct {
 	s      *Store
 	header SnapshotHeader
@@ -87,8 +88,8 @@ func (in *Install) Abort() {
 }
 
 // Commit replaces page.db with the snapshot, empties the log and loads the new state. It keeps the old page.db as
-// page.db_old and increments the incarnation. The change is durable when Commit returns. No append or apply may be in
-// progress.
+// page.db_old and increments the incarnation. The change is durable when Commit returns. After an error during the
+// replacement, the store is unusable. No append or apply may be in progress.
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Append appends one or more complete frames to the log in one write. The frames must directly follow End; end is the
-// position of the last one. They are durable when Sync returns. The store retains the slice; the caller must not
-// modify it. Only one goroutine at a time may append.
+// Append appends one or more complete frames to the log as one block. The frames must directly follow End; end is the
+// position of the last one. They are durable when Sync returns, according to the sync mode. The store retains the
+// slice; the caller must not modify it. Only one goroutine at a time may append.
 //
 // On a full disk Append writes nothing and returns an error that wraps wal.ErrNoSpace; the same frames can be
 // appended later. Append returns wal.ErrTooLarge or wal.ErrNotContiguous for frames that are too large or do not
@@ -73,13 +73,16 @@ func (s *Store) FirstLSN() uint64 { return s.log.First() }
 // LSN 1.
 func (s *Store) LogStart() lsn.Position { return s.log.Start() }
 
-// TermEnds returns the last position of each term that has records in the log, newest first.
+// TermEnds returns the last position of each term in the log, newest first. The last element may be the position
+// directly before the first record.
 func (s *Store) TermEnds() []lsn.Position { return s.log.TermEnds() }
 
-// PositionOf returns the position of the record with LSN n, and whether the log contains it.
+// PositionOf returns the position of the record with LSN n, which may be the record directly before the first one in
+// the log. It returns false if the record is missing or unreadable.
 func (s *Store) PositionOf(n uint64) (lsn.Position, bool) { return s.log.PositionOf(n) }
 
-// ReadLog returns a reader of the log that starts at LSN from. It returns wal.ErrTrimmed if the log begins later.
+// ReadLog returns a reader of the log that starts at LSN from. It returns wal.ErrTrimmed if the log begins later, and
+// wal.ErrNotInLog if from is beyond the record after End.
 func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 	r, err := s.log.ReadFrom(from)
 	if err != nil {
@@ -91,9 +94,9 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog retains the records with LSN n or higher in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted marks the records up to upTo as committed, before they are applied. Records that are not in the log
-// yet are ignored. The log persists the committed LSN with its next block, or after 100 ms with a separate block
-// (INV-13). The call is cheap and safe for concurrent use.
+// NoteCommitted marks the records up to upTo as committed, before they are applied. Records that are not in the log yet
+// are ignored. The log persists the committed LSN with its next block, or with a separate block when the log becomes
+// idle (INV-13). The call is cheap and safe for concurrent use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
 // Committed returns the LSN of the last record that is known to be committed. It is never above End and never below
@@ -143,7 +146,7 @@ func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, err
 	return SavedTail{Records: n, File: name}, nil
 }
 
-// SaveTail copies the records that follow the given LSN and are still in the log to a separate file. It is used
+// SaveTail copies the records that follow the given LSN, and are still in the log, to a separate file. It is used
 // before the log is replaced, to preserve records that no other node has. first is the LSN of the first record in the
 // file. The copy is durable when SaveTail returns. No append may be in progress.
 func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err error) {

@@ -79,8 +79,8 @@ func (s *Store) ClearLoss() error {
 	})
 }
 
-// JoinPair records the pair to which the node permanently belongs. It returns ErrOtherPair if the node belongs to
-// another pair. The change is durable when JoinPair returns.
+// JoinPair records the pair to which the node permanently belongs, and clears the name of the restored backup. It
+// returns ErrOtherPair if the node belongs to another pair. The change is durable when JoinPair returns.
 func (s *Store) JoinPair(pair uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.PairID != uuid.Nil && id.PairID != pair {

@@ -30,8 +30,9 @@ const (
 )
 
 // ExportState returns the pairs of the state of a queue that follow the given key, for a txn.OpImportState. The queue
-// must be fenced, or complete and incoming, under the epoch. after is empty for the first part. The values of the pairs
-// have at most about maxBytes bytes, but there is at least one pair. The messages of the queue can be read with Read.
+// must be fenced, or complete and incoming, under the epoch. after is empty for the first part. A part that is not the
+// last one has at least one pair, and at most about maxBytes bytes of keys and values. The messages of the queue can be
+// read with Read.
 //
 // If the queue has many message IDs that are not in page.db yet, ExportState writes a checkpoint. Errors: ErrNotFenced,
 // ErrClosed, ErrFailed, index.ErrCorrupt, and the errors of Checkpoint.

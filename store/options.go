@@ -64,7 +64,7 @@ func (c PageCache) use(serving bool) vfs.CacheUse {
 // PageCacheNames returns the names that ParsePageCache accepts.
 func PageCacheNames() []string { return []string{"auto", "keep", "drop"} }
 
-// Options configures a store. The zero value of a field selects its default.
+// Options configures a store. Dir is required. The zero value of any other field selects its default.
 type Options struct {
 	// FS is the filesystem; nil selects that of the operating system.
 	FS  vfs.FS
@@ -94,8 +94,8 @@ type Options struct {
 	// operation.
 	BackgroundPercent int
 	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened. Open moves its files
-	// to damaged-… in the data directory and creates an empty store with a new incarnation, which then receives the data
-	// of the other node.
+	// to damaged-… in the data directory and creates an empty store with a new incarnation. This store then receives the
+	// data of the other node.
 	ReplaceDamaged bool
 	// ReplaceUnknown also quarantines a store without a readable identity, which may have belonged to a pair. The empty
 	// store has a new node ID.

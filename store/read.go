@@ -174,7 +174,7 @@ type reading struct {
 	limit int
 	bytes int
 	full  bool
-	// shared is set if other subscriptions may read the same messages.
+	// shared is set for the read of a subscription if other subscriptions may read the same messages.
 	shared bool
 	// sparse is set for reads that need few messages of each page. Pages are read into its memory, and the messages are
 	// copied.

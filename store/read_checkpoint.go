@@ -18,7 +18,8 @@ import (
 // ReadOptions selects the checkpoint that ReadCheckpoint reads.
 type ReadOptions struct {
 	// At is the LSN of the last record that the checkpoint contains; 0 selects the last applied record.
-	At      uint64
+	At uint64
+	// MaxWait limits the wait for At and for the checkpoint. It applies only if At is set.
 	MaxWait time.Duration
 	// OlderIfFull selects the last checkpoint if the disk is too full for a new one. It is for operations that free space.
 	OlderIfFull bool
@@ -28,9 +29,9 @@ type ReadOptions struct {
 // ReadCheckpoint waits until that record is applied, and the store applies no later record while the checkpoint is
 // written. A Checkpoint call shortly before ReadCheckpoint shortens this pause.
 //
-// It returns the error of fn, ErrPast if records after At were already applied, and context.DeadlineExceeded if At
-// was not applied in time. It returns pager.ErrReplaced if page.db was replaced in the meantime; the data that fn
-// has read is then invalid.
+// It returns the error of fn, ErrPast if records after At were already applied, and context.DeadlineExceeded if At was
+// not applied in time. It returns pager.ErrReplaced if the installation of a snapshot has closed page.db in the
+// meantime; the data that fn has read is then invalid.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {
@@ -40,7 +41,7 @@ func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*chec
 	defer c.Close()
 	err = fn(c)
 	if gone := s.pages.StillUses(file); gone != nil {
-		return gone // page.db was replaced, so the result of fn is invalid
+		return gone // the file was closed, so the result of fn is invalid
 	}
 	return err
 }

@@ -210,8 +210,8 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether data should be read ahead: the reader wants much adjacent data, and the queue has no other
-// subscription. Several subscriptions use the extent cache instead.
+// streams reports whether data should be read ahead: the reader wants much adjacent data, and does not share it with
+// other subscriptions. Subscriptions that share a queue use the extent cache instead.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }

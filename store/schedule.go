@@ -62,7 +62,7 @@ func (c *clock) notify() {
 	}
 }
 
-// OnDue sets the function that Apply calls with delayed messages that have become readable. nil removes the
+// OnDue sets the function that Apply calls with delayed messages that have become deliverable. nil removes the
 // function. A call of the previous function may still be in progress when OnDue returns. fn must return quickly and
 // must not retain the slice.
 func (s *Store) OnDue(fn func([]queue.DueMessage)) {

@@ -95,7 +95,8 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	return snap, nil
 }
 
-// ResumeSnapshot returns a recently suspended snapshot (see Suspend), or ErrSnapshotGone.
+// ResumeSnapshot returns the snapshot with the given ID and ends its suspension (see Suspend). It returns
+// ErrSnapshotGone if the snapshot was closed.
 func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 	s.snapshots.mu.Lock()
 	defer s.snapshots.mu.Unlock()

@@ -36,8 +36,8 @@ func (r Room) NearlyLow(watermark uint64) bool {
 }
 
 // Held reports whether a standby has too little free space to accept the given number of bytes. need is the required
-// free space: half of the watermark, plus the space for the part of the tail that does not fit into free pages, plus
-// the space for the bytes in the log and in pages.
+// free space: half of the watermark, the part of the tail that does not fit into free pages, and twice the given number
+// of bytes (log and pages).
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
@@ -61,8 +61,8 @@ func (s *Store) Room() (Room, error) {
 	return r, nil
 }
 
-// SetSpaceShort sets whether disk space is short. While it is short, the log discards all records that are not needed
-// for recovery.
+// SetSpaceShort sets whether disk space is short. While it is short, the log discards all records that are neither
+// needed for recovery nor held (HoldLog).
 func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 
 // Stats contains statistics of a store.

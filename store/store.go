@@ -82,9 +82,10 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. It does not apply the log after the
 // checkpoint: the caller must first determine which records are committed (INV-5).
 //
-// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, ErrPagesMissing, ErrLogGap, the errors of
-// package page (file is not a page file, has a newer version, or is corrupt), and those of package wal (log is
-// corrupt before its end). With Options.ReplaceDamaged, Open quarantines a corrupt store and opens an empty one.
+// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, datadir.ErrRestoring, ErrPagesMissing,
+// ErrLogGap, the errors of package page (file is not a page file, has a newer version, or is corrupt), and those of
+// package wal (log is corrupt before its end). With Options.ReplaceDamaged, Open quarantines a corrupt store and opens
+// an empty one.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -263,8 +264,8 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty file. This is the case if the store is
-// new, if its log still begins with the first record, or if it is quarantined and has no log segment.
+// mayBegin returns nil if a store without page.db may start with an empty file. There are three cases: the store is
+// new, its log still begins with the first record, or it is quarantined and has no log segment.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
