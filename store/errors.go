@@ -18,7 +18,7 @@ var (
 
 // Errors returned by the methods of a Store.
 var (
-	// ErrInterrupted is returned by ApplyUntil when stop is closed.
+	// ErrInterrupted is returned by ApplyUntil if stop is closed while it blocks.
 	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by operations after Close.
 	ErrClosed = pager.ErrClosed

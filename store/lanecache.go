@@ -30,8 +30,8 @@ const (
 // once for each priority. Messages never change and sequences are never reused, so an entry is valid while the store
 // uses the page file. Reading an entry removes it.
 //
-// A full cache first evicts the messages of idle queues (laneIdle). If that does not suffice, it accepts no new messages,
-// because the messages in the cache will be read first.
+// A full cache first evicts the messages of idle queues (laneIdle). If that does not suffice, it accepts no new
+// messages, because the messages in the cache will be read first.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 

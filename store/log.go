@@ -189,9 +189,9 @@ func (s *Store) CopyTail(after uint64) (CopiedTail, error) {
 	return CopiedTail{File: name, Before: before, Last: last}, nil
 }
 
-// FindTail searches for a file that an earlier CopyTail has written. The file must contain the records of this log
-// with the LSNs after+1 to through; it may also contain later records. Records before the start of the log may be
-// missing. If no file matches, FindTail returns the zero value.
+// FindTail searches for a file that an earlier CopyTail has written. The file must contain the records of this log with
+// the LSNs after+1, …, through; it may also contain later records. Records before the start of the log may be missing.
+// If no file matches, FindTail returns the zero value.
 func (s *Store) FindTail(after, through uint64) (CopiedTail, error) {
 	names, err := s.o.FS.ReadDir(s.o.Dir)
 	if err != nil {

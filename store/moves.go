@@ -15,7 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// StatePart is a part of the state of a queue that moves to another pair. The pairs have one kind.
+// StatePart is a part of the state of a queue that moves to another pair. All its pairs have the same kind, which is
+// the first byte of the key.
 type StatePart struct {
 	Pairs []txn.StatePair
 	// Last reports whether no pairs follow. Pairs is then empty, as in the last txn.OpImportState.

@@ -89,9 +89,9 @@ func (b *ReadBuffer) reset() {
 	}
 }
 
-// Read appends messages to dst, in sequence order or in priority order (ReadRequest.Lanes). It returns the extended
-// dst and the sequence at which to continue. It reads the state applied at the time of the call and never blocks a
-// transaction. An empty result means that no message at or after From is available now.
+// Read appends messages to dst, in sequence order or in priority order (ReadRequest.Lanes). It returns the extended dst
+// and the sequence at which to continue. It reads the applied state and never blocks a transaction. An empty result
+// means that no selected message at or after the start position is available now.
 //
 // Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read
 // repairs it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read

@@ -35,7 +35,7 @@ func (r *recentFrames) keep(b appended, limit int64) {
 }
 
 // after removes fully applied batches. It returns the frames of the next batch and the position before them, if this
-// batch contains the record after applied.
+// batch contains the next record to apply.
 func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Position, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

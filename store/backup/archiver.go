@@ -325,8 +325,8 @@ func (a *Archiver) releaseHold() {
 		zap.Int64("log_bytes", st.LogBytes), zap.Int64("limit", a.o.MaxHoldBytes))
 }
 
-// write writes one file with the records that follow the position before. The last record has the position to, or an
-// earlier one if the file is then large enough. write reads the log twice, since the file name contains the last LSN.
+// write archives the records between two positions in one file. The file ends earlier if it is large enough
+// (ArchiveOptions.FileBytes). write reads the log twice, since the file name contains the last LSN.
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -399,8 +399,8 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes the frames after f.Before to w. The last frame has the position to, or an earlier one if the file then
-// has limit bytes. It sets the fields of f that describe these frames. f.Bytes is the file size without encryption.
+// fill writes frames to w, from f.Before (excluded) up to the given position. It ends earlier if the file has limit
+// bytes. It sets the fields of f that describe these frames. f.Bytes is the file size without encryption.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {
@@ -431,7 +431,7 @@ func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return nil
 }
 
-// take verifies the frames, at most up to the given position, adds them to the fields of f, and returns their size.
+// take verifies frames up to the given position, adds them to the fields of f, and returns their size.
 func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 	rest := frames
 	for len(rest) > 0 && f.Last.LSN < to.LSN {

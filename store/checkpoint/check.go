@@ -27,7 +27,7 @@ type Report struct {
 
 // Check verifies the checkpoint. Each page must be free or referenced exactly once. Each page and message must be
 // decodable. No message that a subscription needs may be missing. Check reports inconsistencies in Report.Problems. An
-// error means that the check could not be completed.
+// error means that the check could not be completed. progress, if not nil, is called with numbers of pages.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {

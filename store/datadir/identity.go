@@ -53,8 +53,8 @@ type Identity struct {
 	// is not empty: it can seed a new pair, and must not become a copy of another node.
 	Restored string
 	// Quarantine is the subdirectory with the files of a store that could not be opened. It is cleared when a snapshot
-	// replaces the content or the node is in sync. Such a store waits for a copy from the other node. It is not considered
-	// empty, and must not seed a pair. QuarantineReason is the error of Open, truncated to 500 bytes.
+	// replaces the content or the node is in sync. Until then, the store waits for a copy from the other node. It is not
+	// considered empty, and must not seed a pair. QuarantineReason is the error of Open, truncated to 500 bytes.
 	Quarantine       string
 	QuarantineReason string
 }

@@ -36,7 +36,7 @@ func (m *Mutex) TryLock() bool {
 	return true
 }
 
-// Unlock unlocks the mutex and wakes one waiting goroutine.
+// Unlock unlocks the mutex and wakes one waiting goroutine. It panics if the mutex is unlocked.
 func (m *Mutex) Unlock() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -26,10 +26,10 @@ func nextClear(words []uint64, from, to uint64) uint64 {
 	return to
 }
 
-// clearTail returns the number of clear bits directly before bit to, which must be a multiple of 64.
-func clearTail(words []uint64, to uint64) uint64 {
+// clearTail returns the number of clear bits directly before bit end, which must be a multiple of 64.
+func clearTail(words []uint64, end uint64) uint64 {
 	var n uint64
-	for w := to / 64; w > 0; w-- {
+	for w := end / 64; w > 0; w-- {
 		if words[w-1] != 0 {
 			return n + uint64(bits.LeadingZeros64(words[w-1]))
 		}

@@ -129,10 +129,10 @@ func (f *File) growLocked(pages uint64) error {
 	return nil
 }
 
-// Free releases an extent or a part of it. Before the call, the caller must ensure that new readers can no longer
-// find the extent, because a tree View without it is published. Free must be called before the Checkpoint with the
-// first Root that no longer refers to the extent. The pages are not reused until the checkpoint after that Checkpoint
-// is durable and every Pin and Guard that may read them is released.
+// Free releases an extent or a part of it. Before the call, the caller must publish a tree without the extent, so that
+// new readers can no longer find it. Free must be called before the Checkpoint with the first Root that no longer
+// refers to the extent. The pages are not reused until the checkpoint after that Checkpoint is durable and every Pin
+// and Guard that may read them is released.
 //
 // If pages in the extent are not in use, the file fails (ErrFailed): freeing them could destroy data.
 func (f *File) Free(ext Extent) {

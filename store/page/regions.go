@@ -35,7 +35,7 @@ func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	}
 }
 
-// region counts the pages of the range that begins at the zero-based page from; ok is false after the end.
+// region counts the pages of a range of zero-based pages. ok is false if the range begins after the end.
 func (f *File) region(from, pages uint64) (r Region, ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

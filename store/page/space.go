@@ -32,7 +32,7 @@ type chunk struct {
 	liveCount  uint64
 	busyCount  uint64 // including nonexistent pages
 	longest    uint64 // no free range inside this chunk is longer
-	at         ref    // zero until it is first written
+	at         ref    // zero before its first checkpoint
 	dirty      bool   // live differs from the stored bits
 }
 
@@ -158,7 +158,7 @@ func (s *space) isLive(at, n uint64) bool {
 	return live
 }
 
-// drop clears the live bits of n pages, starting at the zero-based page at; the pages stay busy.
+// drop clears the live bits of a range of zero-based pages; the pages stay busy.
 func (s *space) drop(at, n uint64) {
 	s.each(at, n, func(c *chunk, off, n uint64) {
 		clearBits(c.live, off, n)

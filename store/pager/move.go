@@ -54,8 +54,8 @@ func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint6
 	return moved, more, nil
 }
 
-// moveExtent copies one extent into free space before it. to is zero if the extent is no longer in the index, is
-// unreadable, or has no free space before it. In the last case, more is false.
+// moveExtent copies one extent into free space before it. The result to is zero if the extent is no longer in the
+// index, is unreadable, or has no free space before it. In the last case, more is false.
 func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, more bool, err error) {
 	file := p.file
 	key := index.AppendKey(nil, e.Queue, e.First)

@@ -91,8 +91,8 @@ type Unwritten struct {
 type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
-	// A checkpoint is due if the log since the last one exceeds CheckpointBytes, or if CheckpointInterval has passed
-	// since then and the state has changed.
+	// A checkpoint is due if the log since the last one exceeds CheckpointBytes, if too many schedule changes are in
+	// memory, or if CheckpointInterval has passed since then and the state has changed.
 	CheckpointBytes    int64
 	CheckpointInterval time.Duration
 	Events             func(events.Event)

@@ -54,10 +54,10 @@ type SpaceError struct {
 
 func (e *SpaceError) Error() string {
 	if e.NeedBytes == 0 {
-		return fmt.Sprintf("%v: the log requires %s of free space, and %s are available; free some space, or consume "+
+		return fmt.Sprintf("%v: the log requires %s of free space, and %s is available; free some space, or consume "+
 			"messages first", ErrNoSpace, units.Bytes(e.ReserveBytes), units.Bytes(e.AvailableBytes))
 	}
-	return fmt.Sprintf("%v: the new page file requires %s, the log %s more, and %s are available; free "+
+	return fmt.Sprintf("%v: the new page file requires %s, the log %s more, and %s is available; free "+
 		"some space, or consume messages first", ErrNoSpace, units.Bytes(e.NeedBytes), units.Bytes(e.ReserveBytes),
 		units.Bytes(e.AvailableBytes))
 }

@@ -15,7 +15,8 @@ import (
 )
 
 // Append writes frames as one block. The frames must follow End, and the last one must have the position end. The
-// caller must have verified the frames, since Append reads only their headers. They are durable after the next Sync.
+// caller must have verified the frames, since Append reads only their headers. They are durable after the next Sync,
+// according to the sync mode.
 //
 // ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed,
 // ErrClosed). Only one goroutine may call Append. Append retains no reference to frames. It allocates memory only for a

@@ -70,8 +70,8 @@ func FrameBytes(payloadBytes int) int {
 	return (FrameHeaderBytes + payloadBytes + frameAlign - 1) &^ (frameAlign - 1)
 }
 
-// AppendFrame appends the record that follows prev to dst. It returns the extended dst and the position of the
-// record. The frames in dst must begin at a multiple of 8.
+// AppendFrame appends to dst a frame with the record that follows prev. It returns the extended dst and the position of
+// the record. The frames in dst must begin at a multiple of 8.
 func AppendFrame(dst []byte, prev lsn.Position, term uint64, kind Kind, payload []byte) ([]byte, lsn.Position) {
 	start := len(dst)
 	return EndFrame(append(BeginFrame(dst), payload...), start, prev, term, kind)

@@ -13,7 +13,8 @@ import (
 type Hold struct{ l *Log }
 
 // Hold prevents the removal of the given record and all later ones until Hold.Release. Some of them may already have
-// been removed: check First, or read the record. A hold does not survive Close or Reset.
+// been removed: check First, or read the record. A hold does not survive Close or Reset, and does not prevent Discard
+// or TruncateAfter.
 func (l *Log) Hold(record uint64) *Hold {
 	h := &Hold{l: l}
 	l.mu.Lock()

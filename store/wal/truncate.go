@@ -371,7 +371,7 @@ func (l *Log) afterTruncate(c *truncateIntent, at int) {
 	wake(l.wakePrepare)
 }
 
-// SaveTail durably copies the records that follow LSN after, and are still in the log, to the file at path, which
+// SaveTail durably copies the records that follow the given LSN, and are still in the log, to the file at path, which
 // InspectFile can read. It returns the position before the first of these records, and their number. If there are no
 // such records, it creates no file.
 func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records int, err error) {
