@@ -98,7 +98,6 @@ func (s *Store) DigestMessages(ctx context.Context, req DigestRequest) (MessageD
 	return out, nil
 }
 
-// digestBuilder computes a MessageDigest.
 type digestBuilder struct {
 	h       hash.Hash
 	lengths []uint64

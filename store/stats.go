@@ -91,7 +91,7 @@ type Stats struct {
 	CheckpointAt time.Time
 }
 
-// Stats returns the current statistics.
+// Stats returns the current statistics. It fails if the store is unusable or the free space cannot be read.
 func (s *Store) Stats() (Stats, error) {
 	if err := s.Usable(); err != nil {
 		return Stats{}, err

@@ -246,7 +246,7 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	}
 	end := s.log.End()
 	if end.LSN < at.LSN {
-		// With sync=off the log may lose records that a checkpoint, which is always synced, already contains.
+		// With sync=off or interval, the log may lose records that a checkpoint, which is always synced, already contains.
 		s.o.Events(events.LogBehind{LogEnd: end, Checkpoint: at})
 		if err := s.MarkLoss(); err != nil {
 			return err

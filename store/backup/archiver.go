@@ -454,7 +454,7 @@ func (f *ArchiveFile) take(frames []byte, to lsn.Position) (int, error) {
 // Dir returns the path of the archive.
 func (a *Archiver) Dir() string { return a.o.Location.Path("") }
 
-// Status returns the current status.
+// Status returns the current status, without access to the location.
 func (a *Archiver) Status() ArchiveStatus {
 	a.mu.Lock()
 	st := a.status

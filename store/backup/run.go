@@ -101,9 +101,9 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 // Run writes a checkpoint and durably copies it to a new backup. No transaction waits for it. If the store is closed,
 // or replaced by a snapshot of its peer, Run fails.
 //
-// A failed Run leaves no backup and removes no generation. If only the removal of old generations fails, both the
-// backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a page of the store is corrupt, the
-// error of ctx.
+// A failed Run removes no generation. It removes its own files, or leaves them to the next Run. If only the removal of
+// old generations fails, both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a
+// page of the store is corrupt, the error of ctx.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {

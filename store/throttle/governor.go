@@ -31,7 +31,8 @@ const (
 	// applies.
 	tolerated    = 150
 	minTolerated = 200 * time.Microsecond
-	// fullFraction is the whole time, in thousandths. Work always gets at least minFraction, so that it makes progress.
+	// fullFraction is the whole time, in thousandths. A Governor permits at least minFraction, so that work makes
+	// progress.
 	fullFraction = 1000
 	minFraction  = 50
 	// unknownFraction is the fraction for work on a node that has just started and may not have received a commit time.
