@@ -45,7 +45,8 @@ type Attributes struct {
 	Group string
 	// Priority is 0 to MaxPriority; nil means DefaultPriority.
 	Priority *uint8
-	// ExpiresAtMS is the expiry time, DeliverAtMS the earliest delivery time, up to MaxTimeMS; 0 if not set.
+	// ExpiresAtMS is the expiry time, and DeliverAtMS the earliest delivery time, in milliseconds since 1970 and at
+	// most MaxTimeMS; 0 if not set.
 	ExpiresAtMS, DeliverAtMS int64
 	// Values are ordered by key. A key must not also be the key of a text property.
 	Values     []TypedProperty
@@ -430,12 +431,13 @@ func RecordPriority(rec []byte) uint8 {
 	return DefaultPriority
 }
 
-// RecordPublishedMS returns the time at which the active accepted a message, in milliseconds since 1970.
+// RecordPublishedMS returns the time at which the active accepted a message, in milliseconds since 1970. rec must be a
+// verified record.
 func RecordPublishedMS(rec []byte) int64 {
 	return int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:]))
 }
 
-// HasAttributes reports whether the message has attributes.
+// HasAttributes reports whether the message has a standard field, a typed property or a DeadLetter.
 func (m *Message) HasAttributes() bool { return len(m.attributes) > 0 }
 
 // Texts iterates over the text attributes, in tag order. Each text aliases the record.

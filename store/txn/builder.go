@@ -154,7 +154,8 @@ func (b *Builder) DeleteTemporary(queue, grace uint64) {
 // deleteTemporary is the flag of an OpDeleteQueue with a grace period.
 const deleteTemporary = 2
 
-// Purge adds an operation that acknowledges all messages for a subscription, or for all subscriptions if sub is 0.
+// Purge adds an operation that acknowledges all messages for a subscription. If sub is 0, it acknowledges them for all
+// subscriptions, and ends their retention.
 func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)
 }
@@ -170,6 +171,7 @@ func (b *Builder) CreateSubscription(queue uint64, name string, start Start) {
 }
 
 // CreateSubscriptionWith is CreateSubscription with options. Zero options have the same encoding as CreateSubscription.
+// For StartSequence, use CreateSubscriptionAt.
 func (b *Builder) CreateSubscriptionWith(queue uint64, name string, start Start, o SubscriptionOptions) {
 	if start == StartSequence {
 		b.fail(fmt.Errorf("%w: start sequence is missing", ErrMalformed))
@@ -297,7 +299,8 @@ func (b *Builder) EndPublish() {
 	b.published = len(b.buf)
 }
 
-// Published iterates over the records of the last closed publish. The records alias the buffer.
+// Published iterates over the records of the last closed publish. The transaction must contain a closed publish. The
+// records alias the buffer.
 func (b *Builder) Published(yield func(rec []byte) bool) {
 	if b.err != nil {
 		return
@@ -361,7 +364,7 @@ func (b *Builder) seek(queue uint64, sub uint32, sequence uint64) {
 	b.begin(OpSeek, queue, uint64(sub), sequence)
 }
 
-// PutMeta adds an operation that sets an internal entry of the cluster. The value can be empty.
+// PutMeta adds an operation that sets an internal entry (queue.MetaEntry). The value can be empty.
 func (b *Builder) PutMeta(key string, value []byte) {
 	b.checkMetaKey(key)
 	if len(value) > MaxMetaValueBytes {
@@ -373,10 +376,9 @@ func (b *Builder) PutMeta(key string, value []byte) {
 	b.end()
 }
 
-// SwapMeta adds an operation that replaces an internal entry of the cluster if the entry has the expected version.
-// The version is the logical number of the entry's last change, or 0 if the entry must not exist. The stored entry
-// begins with MetaVersionBytes bytes: the version, and the first sequence of the preceding operation of the
-// transaction.
+// SwapMeta adds an operation that replaces an internal entry if the entry has the expected version. The version is the
+// logical number of the entry's last change, or 0 if the entry must not exist. The stored entry begins with
+// MetaVersionBytes bytes: the version, and the first sequence of the preceding operation of the transaction.
 func (b *Builder) SwapMeta(key string, expected uint64, value []byte) {
 	b.checkMetaKey(key)
 	if limit := MaxMetaValueBytes - MetaVersionBytes; len(value) > limit {
@@ -388,7 +390,7 @@ func (b *Builder) SwapMeta(key string, expected uint64, value []byte) {
 	b.end()
 }
 
-// DeleteMeta adds an operation that removes an internal entry of the cluster. A missing entry is not an error.
+// DeleteMeta adds an operation that removes an internal entry. A missing entry is not an error.
 func (b *Builder) DeleteMeta(key string) {
 	b.checkMetaKey(key)
 	b.begin(OpDeleteMeta)

@@ -24,8 +24,9 @@ const (
 	ErrQueueNotEmpty Code = 12
 	ErrQueueFull     Code = 13
 	ErrTooManyQueues Code = 14
-	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue of another queue or a policy, or a forward
-	// target of another queue.
+	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue of another queue or a policy, or a
+	// forward target of another queue. It is also returned for a fence if such references connect the queues of the
+	// move with other queues or policies.
 	ErrQueueInUse      Code = 15
 	ErrDeadLetterCycle Code = 16
 	ErrQueuePaused     Code = 17
@@ -61,7 +62,7 @@ const (
 	ErrTooManyAccess Code = 91
 
 	// ErrReplica is returned for a transaction without an envelope if the pair is a replica or stopped, and for an
-	// envelope if it is neither. The transaction changes nothing, not even the record of its producer.
+	// envelope if the pair is not a replica. The transaction changes nothing, not even the record of its producer.
 	ErrReplica Code = 100
 	// ErrSitePosition is returned for an envelope of another lineage or epoch, or for one that was applied before.
 	ErrSitePosition Code = 101
@@ -69,21 +70,23 @@ const (
 	ErrSiteChange Code = 102
 	// ErrNotOwned is returned if a pair of a fleet would create a queue without an ownership epoch.
 	ErrNotOwned Code = 103
-	// ErrFleetChanged is returned for a join of a member, or with an epoch that is not above all epochs in the log, for
-	// an OpFleet or OpOwn of a pair that is not a member, and for an OpOwn with an epoch that is not above the epoch of
-	// the existing queue or of the join.
+	// ErrFleetChanged is returned for a join of a member, and for a leave, an OpOwn or a new move if the pair is not a
+	// member. It is also returned for an epoch that is too low. A join requires an epoch above all epochs in the log.
+	// An OpOwn and a move require an epoch above the epoch of the queue or of the join.
 	ErrFleetChanged Code = 104
-	// ErrMoved is returned for an operation on a queue that is fenced, for the creation of a queue with the name of an
-	// incoming queue, for a policy that applies to a fenced queue, and for a leave during a move (INV-28).
+	// ErrMoved is returned for an operation on a fenced queue, or that would refer to one, and for a policy that applies
+	// to one. It is also returned for a new queue with the name of a fenced or incoming queue, and for a leave while the
+	// pair has a record of a move (INV-28).
 	ErrMoved Code = 105
 	// ErrMoveChanged is returned for an operation of a move that does not exist, that was taken or canceled, or that is
-	// at another position.
+	// at another position. It is also returned for a new move with an epoch that was used before.
 	ErrMoveChanged Code = 106
-	// ErrMoveIncomplete is returned if messages or parts of the state of an incoming queue are missing.
+	// ErrMoveIncomplete is returned if messages or parts of the state of an incoming queue are missing. It is also
+	// returned if the queue refers to a queue that is not part of the move.
 	ErrMoveIncomplete Code = 107
 	ErrTooManyMoves   Code = 108
-	// ErrPartitionsDiffer is returned for the creation of a queue with the name of a partitioned queue, and of a partition
-	// of a queue that is not partitioned or that has another number of partitions.
+	// ErrPartitionsDiffer is returned for a new queue with the name of a partitioned queue. It is also returned for a new
+	// partition if its queue is not partitioned or has another number of partitions.
 	ErrPartitionsDiffer Code = 109
 
 	ErrAlreadyAcknowledged Code = 65
@@ -91,7 +94,7 @@ const (
 	// ErrXIDInUse is returned if a transaction to prepare has the name of a prepared or recently decided transaction.
 	ErrXIDInUse Code = 67
 	// ErrXIDNotFound is returned if a transaction to commit or roll back is not prepared and its outcome is not
-	// retained.
+	// retained. It is also returned if the record that prepared it is not the expected one.
 	ErrXIDNotFound     Code = 68
 	ErrTooManyPrepared Code = 69
 	ErrCommitted       Code = 70
@@ -142,9 +145,9 @@ var codeTexts = [...]string{ //nolint:gochecknoglobals // a table
 	ErrSiteChange:           "role of the site was changed concurrently, or does not permit the change",
 	ErrNotOwned:             "pair belongs to a fleet: the directory must assign the queue to the pair first",
 	ErrFleetChanged:         "membership of the fleet or ownership of the queue was changed concurrently",
-	ErrMoved:                "queue moves to another pair, or from another pair",
+	ErrMoved:                "queue is being moved to or from another pair",
 	ErrMoveChanged:          "move was taken, canceled or changed concurrently, or does not exist",
-	ErrMoveIncomplete:       "messages or parts of the state of a queue that moves are missing",
+	ErrMoveIncomplete:       "messages or parts of the state of a queue being moved are missing",
 	ErrTooManyMoves:         "too many moves of queues: complete or cancel some first",
 	ErrPartitionsDiffer:     "name belongs to a queue with another number of partitions: delete that queue first",
 	ErrAlreadyAcknowledged:  "message was already acknowledged by another client; discard the results of its processing",

@@ -8,8 +8,8 @@ import (
 	"math/bits"
 )
 
-// Config is the configuration of a queue. It is encoded as a field count and the fields, all uvarint, so that a later
-// version can add fields. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
+// Config is the configuration of a queue. It is encoded as a field count (u8) and the fields (uvarint each), so that a
+// later version can add fields. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
 type Config struct {
 	// MaxMessages and MaxBytes are the limits above which Overflow applies; 0 means no limit.
 	MaxMessages, MaxBytes uint64

@@ -5,8 +5,8 @@
 //
 // A transaction describes logical changes, not locations in storage, so two nodes with different page sizes can apply
 // the same bytes. A transaction refers to queues and subscriptions by number. Their names occur only in the operations
-// that create them. The sequences of published messages are assigned in log order when the transaction is applied, and
-// are the same on both nodes. All times are set by the active.
+// that create them, and in OpOwn. The sequences of published messages are assigned in log order when the transaction is
+// applied, and are the same on both nodes. The active sets the times of a transaction and of its messages.
 //
 // At a replica site, each transaction of the primary site is in an envelope with its position in the primary's log.
 //

@@ -43,8 +43,8 @@ type FleetChange struct {
 	Epoch uint64
 }
 
-// Fleet adds an operation that makes the pair join or leave a fleet. The errors wrap ErrMalformed, ErrInvalidName or
-// ErrNewerVersion.
+// Fleet adds an operation that makes the pair join or leave a fleet. If c is invalid, the error of Finish wraps
+// ErrMalformed, ErrInvalidName or ErrNewerVersion.
 func (b *Builder) Fleet(c FleetChange) {
 	if err := c.check(); err != nil {
 		b.fail(err)

@@ -37,13 +37,13 @@ const (
 	// MetaVersionBytes is the length of the header of an entry written by an OpSwapMeta.
 	MetaVersionBytes = 16
 	MaxDeliveries    = 1_000_000
-	// MaxTime is the maximum duration in a Config and in an attribute: 100 years, in milliseconds.
+	// MaxTime is the maximum duration, for example in a Config: 100 years, in milliseconds.
 	MaxTime = 100 * 365 * 24 * 3600 * 1000
 	// MaxMultiplier is the maximum Config.RedeliveryMultiplier, in hundredths.
 	MaxMultiplier   = 100_000
 	MaxPriority     = 9
 	DefaultPriority = 4
-	// MaxTimeMS is the latest time in a message, in milliseconds since 1970: the end of the year 9999.
+	// MaxTimeMS is the latest time in a transaction or message, in milliseconds since 1970: the end of the year 9999.
 	MaxTimeMS        = 253_402_300_799_999
 	MaxFilterBytes   = 4 << 10
 	MaxXIDBytes      = 128
@@ -56,7 +56,7 @@ const (
 func CheckName(name string) error { return checkName(name, "._/-") }
 
 // CheckQueueName verifies the name of a queue or placement group. In addition to the characters of CheckName, it may
-// contain { and }, and it may be the name of a partition (ParsePartition). These names require failover.FeatureQueues.
+// contain { and }, and it may be the name of a partition (ParsePartition). The error wraps ErrInvalidName.
 func CheckQueueName(name string) error {
 	if strings.Contains(name, PartitionSign) {
 		return checkPartition(name)
@@ -64,7 +64,8 @@ func CheckQueueName(name string) error {
 	return checkName(name, "._/-{}")
 }
 
-// NeedsFeature reports whether the name of a queue contains {, } or the number of a partition.
+// NeedsFeature reports whether the name of a queue requires failover.FeatureQueues: it contains { or }, or is the name
+// of a partition.
 func NeedsFeature(name string) bool { return strings.ContainsAny(name, "{}"+PartitionSign) }
 
 func checkName(name, special string) error {

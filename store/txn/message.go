@@ -229,10 +229,10 @@ func (m *Message) properties(d *decoder) {
 	}
 }
 
-// PropertyCount returns the number of properties.
+// PropertyCount returns the number of text properties.
 func (m *Message) PropertyCount() int { return m.count }
 
-// Properties iterates over the properties in their stored order. The key and the value alias the record.
+// Properties iterates over the text properties in their stored order. The key and the value alias the record.
 func (m *Message) Properties(yield func(key, value []byte) bool) {
 	d := decoder{b: m.props}
 	for range m.count {
@@ -243,7 +243,7 @@ func (m *Message) Properties(yield func(key, value []byte) bool) {
 	}
 }
 
-// PropertyMap returns a copy of the properties as a map, or nil if the message has none.
+// PropertyMap returns a copy of the text properties as a map, or nil if the message has none.
 func (m *Message) PropertyMap() map[string]string {
 	if m.count == 0 {
 		return nil
@@ -262,7 +262,7 @@ func appendString(dst []byte, s string) []byte {
 // UvarintBytes returns the number of bytes that binary.AppendUvarint appends.
 func UvarintBytes(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// decoder decodes b. After the first error all methods return zero values, so that callers check err only once.
+// decoder decodes b. After fail, b is empty and all methods return zero values, so that callers check err only once.
 type decoder struct {
 	b   []byte
 	err error

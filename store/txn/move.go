@@ -11,9 +11,9 @@ import (
 const (
 	// MaxMoveQueues is the maximum number of queues in one move.
 	MaxMoveQueues = 1000
-	// MaxStatePairs is the maximum number of pairs in an OpImportState.
+	// MaxStatePairs is the maximum number of key-value pairs in an OpImportState.
 	MaxStatePairs = 65_536
-	// MaxStateKeyBytes is the maximum length of the key of a pair in an OpImportState.
+	// MaxStateKeyBytes is the maximum length of a key in an OpImportState.
 	MaxStateKeyBytes = 64
 	// MaxSequence is the highest sequence of a message that an OpImport accepts.
 	MaxSequence = 1 << 62
@@ -22,7 +22,7 @@ const (
 // ImportQueue is a queue in an OpImportBegin.
 type ImportQueue struct {
 	Name string
-	// Source is the number of the queue in the pair that owns it, at least 1.
+	// Source is the number of the queue in the source pair, at least 1.
 	Source uint64
 	// Prioritized reports whether the queue has priorities.
 	Prioritized bool
@@ -34,8 +34,8 @@ type StatePair struct{ Key, Value []byte }
 const flagPrioritized = 1
 
 // Fence adds an operation that fences queues of this pair, because they move to another pair under an ownership epoch.
-// queues are the numbers of the queues, in ascending order. The errors wrap ErrMalformed, ErrTooLarge or
-// ErrInvalidName.
+// pair is the name of the other pair. queues are the numbers of the queues, in ascending order. If an argument is
+// invalid, the error of Finish wraps ErrMalformed, ErrTooLarge or ErrInvalidName.
 func (b *Builder) Fence(epoch uint64, pair string, queues []uint64) {
 	b.beginMove(OpFence, epoch, pair, len(queues))
 	last := uint64(0)
@@ -49,8 +49,8 @@ func (b *Builder) Fence(epoch uint64, pair string, queues []uint64) {
 	b.end()
 }
 
-// ImportBegin adds an operation that begins the import of queues from another pair under an ownership epoch. queues are
-// in the ascending order of Source. The errors are those of Fence.
+// ImportBegin adds an operation that begins the import of queues from another pair under an ownership epoch. pair is
+// the name of the other pair. queues must be in ascending order of Source. The errors are those of Fence.
 func (b *Builder) ImportBegin(epoch uint64, pair string, queues []ImportQueue) {
 	b.beginMove(OpImportBegin, epoch, pair, len(queues))
 	last := uint64(0)
@@ -121,9 +121,9 @@ func (b *Builder) onMove(code OpCode, epoch uint64) {
 	b.end()
 }
 
-// BeginImport opens an operation that adds messages to an incoming queue. The operation must contain all live messages
-// from sequence from, at least 1, up to its last message. Import adds messages to the operation, and EndImport closes
-// it.
+// BeginImport opens an operation that adds messages to an incoming queue. The argument from, at least 1, is the first
+// sequence that the operation covers: the operation must contain all live messages from there up to its last message.
+// Import adds messages to the operation, and EndImport closes it.
 func (b *Builder) BeginImport(queue, epoch, from uint64) {
 	b.checkEpoch(epoch)
 	b.checkSequence(from)
@@ -143,9 +143,9 @@ func (b *Builder) Import(sequence uint64, rec []byte) {
 // EndImport closes the open import.
 func (b *Builder) EndImport() { b.EndPublish() }
 
-// ImportState adds an operation that adds the next part of its state to an incoming queue. after is the key of the last
-// pair of the previous part; empty for the first part. last reports whether this is the last part. The errors wrap
-// ErrMalformed or ErrTooLarge.
+// ImportState adds an operation with the next part of the state of an incoming queue. after is the key of the last
+// pair of the previous part; empty for the first part. last reports whether this is the last part. If an argument is
+// invalid, the error of Finish wraps ErrMalformed or ErrTooLarge.
 func (b *Builder) ImportState(queue, epoch uint64, after []byte, pairs []StatePair, last bool) {
 	b.checkEpoch(epoch)
 	if len(after) > MaxStateKeyBytes || len(pairs) > MaxStatePairs {

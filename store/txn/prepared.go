@@ -17,19 +17,19 @@ type Decider uint8
 
 // Deciders, as stored.
 const (
-	// ByCoordinator is the client that prepared the transaction.
+	// ByCoordinator is the transaction coordinator, a client.
 	ByCoordinator Decider = 0
-	// ByOperator is an operator, independently of the coordinator.
+	// ByOperator is an operator, independently of the transaction coordinator.
 	ByOperator Decider = 1
 	// ByTimeout is the active, after the timeout for prepared transactions.
 	ByTimeout Decider = 2
 )
 
-// Heuristic reports whether the decision was made without the coordinator.
+// Heuristic reports whether the decision was made without the transaction coordinator.
 func (d Decider) Heuristic() bool { return d != ByCoordinator }
 
-// CheckXID verifies a transaction name, which must have 1 to MaxXIDBytes bytes of printable UTF-8. The error wraps
-// ErrInvalidName.
+// CheckXID verifies an xid, the name of a prepared transaction. It must have 1 to MaxXIDBytes bytes of printable UTF-8.
+// The error wraps ErrInvalidName.
 func CheckXID(xid string) error {
 	switch {
 	case xid == "":

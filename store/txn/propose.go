@@ -10,7 +10,8 @@ import (
 
 // Committer commits encoded transactions; *replication.Primary implements it.
 type Committer interface {
-	// Commit returns when the transaction is committed and applied, or when it can no longer be committed.
+	// Commit returns when the transaction is committed and applied, when it can no longer be committed, or when ctx
+	// ends. In the last case, the outcome is unknown.
 	Commit(ctx context.Context, payload []byte) (*Result, error)
 }
 

@@ -91,8 +91,8 @@ func (r *Reader) Ops() int { return r.ops }
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
 // Next returns the next operation, which is valid until the next call. It returns io.EOF after the last operation;
-// other errors wrap a Code, such as ErrMalformed or ErrNewerVersion. It does not verify the messages of a publish or
-// move.
+// other errors wrap a Code, such as ErrMalformed or ErrNewerVersion. It does not verify the messages of a publish, move
+// or import, or the transaction in an OpPrepare.
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
@@ -127,9 +127,9 @@ type Op struct {
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
 	Target uint64
-	// Name is the name of the new queue or subscription or of the queue of an OpOwn, the key of an internal entry, the
-	// xid of a prepared transaction, or the pattern of a policy. For OpFence and OpImportBegin, it is the name of the
-	// other pair, and for OpImportState the key of the last pair of the previous part.
+	// Name is the name of the new queue or subscription, or of the queue of an OpOwn. For other operations, it is the key
+	// of an internal entry, the xid of a prepared transaction, or the pattern of a policy. For OpFence and OpImportBegin,
+	// it is the name of the other pair. For OpImportState, it is the key of the last pair of the previous part.
 	Name []byte
 	// Move reports whether the messages of an OpForward are published only to the target.
 	Move bool
@@ -149,15 +149,16 @@ type Op struct {
 	// Count is the number of elements in Raw: messages, names, ranges, entries or changes. For an OpForward, 0 means all
 	// messages of the preceding publish.
 	Count int
-	// Raw contains the encoded elements that Count counts. For OpPutMeta and OpSwapMeta it is the value, for
-	// OpCreateSubscriptionWith the options, for OpAlterSubscription, OpSite and OpFleet the change, for OpSetForwards the
-	// forwards, for OpPause the pause, for OpPolicy the policy, and for OpPrepare the transaction. For OpFence and
-	// OpImportBegin, it contains the queues, and for OpImportState the pairs.
+	// Raw contains the encoded elements that Count counts. For operations without elements, it contains the value of an
+	// internal entry, the options of a new subscription, or the transaction of an OpPrepare. For OpSetForwards and
+	// OpPolicy, it contains the forwards or the policy. For OpAlterSubscription, OpSite, OpFleet and OpPause, it
+	// contains the change.
 	Raw []byte
-	By  Decider
+	// By is the party that decides the commit or rollback of a prepared transaction.
+	By Decider
 	// Number is, for a commit or rollback, the logical number of the OpPrepare, or 0 for any. For OpAccess and
-	// OpSwapMeta it is the expected version of the table or entry, for OpCreateQueue and OpAlterQueue the result of Own,
-	// and for OpOwn and the operations of a move (OpCode.Moves) the ownership epoch.
+	// OpSwapMeta, it is the expected version of the table or entry. For OpCreateQueue and OpAlterQueue, it is the result
+	// of Own. For OpOwn and the operations of a move (OpCode.Moves), it is the ownership epoch.
 	Number uint64
 	// Requested is the checksum of the client's request for an OpAccess.
 	Requested uint32

@@ -97,7 +97,7 @@ func (r *Reader) ForSites() bool {
 func (r *Reader) startsWithSite() bool { return len(r.body) > 0 && OpCode(r.body[0]) == OpSite }
 
 // SiteChange returns the change of a transaction that consists of one OpSite. If the transaction has other operations,
-// ok is false. SiteChange continues with the first operation, like Rewind. The errors are those of Next.
+// ok is false. SiteChange may call Rewind. The errors are those of Next.
 func (r *Reader) SiteChange() (c SiteChange, ok bool, err error) {
 	if r.ops != 1 || !r.startsWithSite() {
 		return c, false, nil
@@ -157,8 +157,8 @@ type SiteChange struct {
 	// Epoch is the new epoch for SitePromote and SiteFollow, at least 1.
 	Epoch uint64
 	// Upstream is, for SiteFollow, the position in the log of the primary after which the replica continues. It must be
-	// at or after the record that made the pair a primary with this epoch. The zero position is before the first record.
-	// For SiteCancel, it is the position of the stop that is canceled, or later.
+	// at or after the record that made that pair the primary with this epoch. The zero position is before the first
+	// record. For SiteCancel, it is the position of the stop that is canceled, or later.
 	Upstream lsn.Position
 	// Logical is, for SiteFollow, the last logical number up to Upstream.
 	Logical uint64

@@ -40,9 +40,10 @@ func (s *RecordSums) Record(i int) uint32 {
 	return 0
 }
 
-// SumRecords computes the CRC32C of each message of an OpPublish with large messages, and adds them to sums, which must
-// be empty. It derives the checksum of a single message from the checksum of the payload, if possible. The operation
-// must be the last one returned by Next, and CheckRecords must have accepted it.
+// SumRecords computes the CRC32C of each message of an OpPublish, and adds them to sums, which must be empty. If the
+// messages have less than crc.MinReuseBytes on average, it does nothing. It derives the checksum of a single message
+// from the checksum of the payload, if possible. The operation must be the last one returned by Next, and CheckRecords
+// must have accepted it.
 func (r *Reader) SumRecords(o *Op, sums *RecordSums) {
 	if len(o.Raw) < crc.MinReuseBytes*o.Count {
 		return

@@ -59,11 +59,11 @@ const (
 	OpAccess OpCode = 22
 	// OpPause pauses or resumes a queue or a subscription.
 	OpPause OpCode = 24
-	// OpSwapMeta replaces an internal entry of the cluster if the entry has the expected version.
+	// OpSwapMeta replaces an internal entry if the entry has the expected version.
 	OpSwapMeta OpCode = 26
 	// OpPolicy sets or deletes a policy for queues.
 	OpPolicy OpCode = 25
-	// OpSite changes the site role of the pair. It changes nothing else.
+	// OpSite changes the site state of the pair, such as its role. It changes nothing else.
 	OpSite OpCode = 27
 	// OpFleet makes the pair join or leave a fleet. It changes no queue.
 	OpFleet OpCode = 28
@@ -80,7 +80,7 @@ const (
 	OpImportBegin OpCode = 33
 	// OpImport adds messages to an incoming queue.
 	OpImport OpCode = 34
-	// OpImportState adds a part of its state to an incoming queue: configuration, subscriptions and acknowledgements.
+	// OpImportState adds a part of the state of an incoming queue, such as its configuration or subscriptions.
 	OpImportState OpCode = 35
 	// OpTakeMoved makes the pair the owner of incoming queues.
 	OpTakeMoved OpCode = 36
@@ -139,11 +139,10 @@ func (c OpCode) String() string {
 	return "unknown"
 }
 
-// Alone reports whether the operation must be the only one of its transaction. This applies to operations on queues and
-// subscriptions (create, change, pause, purge, delete), on prepared transactions (prepare, commit, roll back), and on
-// the access table, policies, the site role, the fleet and moves of queues. The reason is that all operations are
-// checked against the state before the transaction. The only exception is a transaction of an OpOwn and the
-// OpCreateQueue of the same name.
+// Alone reports whether the operation must be the only one of its transaction. The reason is that all operations are
+// checked against the state before the transaction. Alone is false for operations on messages (publish, forward, move,
+// ack, take, release, seek, due) and on internal entries. It is true for all other operations. The only exception is a
+// transaction of an OpOwn and the OpCreateQueue of the same name.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c == OpFleet || c == OpOwn || c.Moves() ||
@@ -201,15 +200,16 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish, the sequence of the first message; for a move, the first sequence in the target;
-	// for a seek, the first unacknowledged sequence; and for an import, the lowest sequence that is not imported yet.
+	// FirstSequence is, for a publish or a move, the sequence of the first message in the target queue. For a seek, it is
+	// the first unacknowledged sequence. For an import, it is the lowest sequence that is not imported yet.
 	FirstSequence uint64
 	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For an OpImportBegin, it is the
-	// number of the first queue; the others have consecutive numbers. For a commit or rollback see queue.OutcomeOf.
+	// number of the first queue; the others have consecutive numbers. For an OpPrepare, it is the logical number of the
+	// record. For a commit or rollback see queue.OutcomeOf.
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged, deleted or imported,
 	// or that became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged
-	// messages.
+	// messages. For an operation without messages, it is the number of changed entries, queues or state pairs, or 0.
 	Changed uint64
 	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without duplicates. The
 	// other messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is
