@@ -51,7 +51,7 @@ func AppendKey(dst []byte, queue, seq uint64) []byte {
 // KeyRange returns the range [from, to) of the index keys of a queue.
 func KeyRange(queueID uint64) (from, to []byte) {
 	from = binary.BigEndian.AppendUint64([]byte{Letter}, queueID)
-	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // numbers start at 1: no overflow
+	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // numbers are assigned from 1 on: no overflow
 }
 
 // AppendValue appends the value of the entry.
@@ -98,8 +98,8 @@ func Decode(key, value []byte) (Entry, error) {
 	return e, nil
 }
 
-// The payload of a message extent, packed (several small messages, see Room) or large (one message in as many pages as
-// needed):
+// The payload of a message extent, packed (several messages, see Room, or one message in one page) or large (one
+// message in several pages):
 //
 //	queue u64 | first sequence u64 | count u32 | (delta uvarint | message record)*
 //
@@ -118,7 +118,7 @@ type ExtentBuilder struct {
 	Count uint32
 }
 
-// Begin starts a payload at the end of buf; start is the length of buf.
+// Begin starts a payload at the end of buf; start must be the length of buf.
 func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
 	*b = ExtentBuilder{Buf: append(buf, make([]byte, ExtentHeaderBytes)...), Start: start, Queue: queueID}
 }
@@ -126,7 +126,8 @@ func (b *ExtentBuilder) Begin(buf []byte, start int, queueID uint64) {
 // Size returns the length of the payload.
 func (b *ExtentBuilder) Size() int { return len(b.Buf) - b.Start }
 
-// SizeWith returns the length that the payload would have with the record of sequence seq added.
+// SizeWith returns the length that the payload would have with the record of sequence seq added. The payload must
+// contain a message.
 func (b *ExtentBuilder) SizeWith(seq uint64, record []byte) int {
 	return b.Size() + txn.UvarintBytes(seq-b.First) + len(record)
 }
@@ -150,7 +151,7 @@ func (b *ExtentBuilder) Finish() {
 	binary.LittleEndian.PutUint32(head[16:], b.Count)
 }
 
-// ExtentReader iterates over the messages of an extent's payload without allocations.
+// ExtentReader iterates over the messages of an extent's payload without allocations. Its errors wrap ErrDataLoss.
 type ExtentReader struct {
 	Queue, First uint64
 	Left         uint32

@@ -29,7 +29,8 @@ type Packing struct {
 	Size  int // of the payload
 }
 
-// Takes reports whether a record of size bytes fits into the extent; room is the result of Room.
+// Takes reports whether a record of size bytes can be added to the extent, which must contain a message. room is the
+// result of Room.
 func (p *Packing) Takes(queueID, seq uint64, size, room int) bool {
 	return p.Count > 0 && p.Queue == queueID && seq-p.First < queue.MaxExtentSpan &&
 		p.Size+txn.UvarintBytes(seq-p.First)+size <= room
@@ -84,7 +85,8 @@ func (e *Entry) RecordSize() (size int, ok bool) {
 	return int(e.Bytes) - 1, true
 }
 
-// RecordSizes calls fn with the size of each message of an extent, without decoding the messages.
+// RecordSizes calls fn with the size of each message of an extent, without decoding the messages. It ends with the
+// first error of fn, or with an error that wraps ErrDataLoss if the payload is corrupt.
 func RecordSizes(payload []byte, fn func(seq uint64, size int) error) error {
 	r, err := NewExtentReader(payload)
 	if err != nil {
