@@ -30,8 +30,8 @@ type Expiry struct {
 	Subs []uint32
 }
 
-// ExpiryQueues returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order.
-// Its cost does not depend on other queues.
+// ExpiryQueues returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order,
+// without fenced queues. Its cost does not depend on other queues.
 func ExpiryQueues(s *store.Store) (ids []uint64) {
 	s.View(func(state *queue.State) { ids = state.Expiring() })
 	return ids
@@ -62,7 +62,8 @@ func TTL(s *store.Store, id uint64) (ms int64) {
 	return ms
 }
 
-// Paused reports whether the delivery of a subscription is paused, directly or by its queue.
+// Paused reports whether the delivery of a subscription is paused, directly or by its queue. The delivery of a fenced
+// queue is paused.
 func Paused(s *store.Store, id uint64, sub uint32) (paused bool) {
 	viewSub(s, id, sub, func(sub *queue.Sub) { paused = sub.Paused() })
 	return paused
@@ -75,7 +76,7 @@ func AckTimeout(s *store.Store, id uint64, sub uint32) (ms uint64) {
 	return ms
 }
 
-// TTLs returns the TTL in milliseconds, by queue number, of each queue that has one.
+// TTLs returns the TTL in milliseconds, by queue number, of each queue that has one and is not fenced.
 func TTLs(s *store.Store) (ms map[uint64]int64) {
 	s.View(func(state *queue.State) { ms = state.TTLs() })
 	return ms
@@ -177,8 +178,8 @@ func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	return prioritized, exclusive
 }
 
-// Priorities returns the priority of each sequence of a queue. The priority of a message that no longer exists is
-// txn.DefaultPriority.
+// Priorities returns the priority of each sequence of a queue, or txn.DefaultPriority if the queue does not exist. For
+// a message that no longer exists, it may return any priority.
 func Priorities(s *store.Store, id uint64, sequences []uint64) []uint8 {
 	list := make([]uint8, len(sequences))
 	s.View(func(state *queue.State) {

@@ -7,8 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Fleet returns the membership of the pair in a fleet, as of the last applied record. Only transactions (txn.OpFleet,
-// txn.OpOwn) change it, so it is the same on both nodes and at all sites.
+// Fleet returns the membership of the pair in a fleet, as of the last applied record. Only transactions change it, so
+// it is the same on both nodes and at all sites.
 func Fleet(s *store.Store) (fleet queue.FleetState) {
 	s.View(func(state *queue.State) { fleet = state.Fleet() })
 	return fleet

@@ -17,7 +17,7 @@ type Target struct {
 
 	// Found reports whether the queue exists. A fenced queue counts as missing.
 	Found bool
-	// QueueID is txn.NoQueue if the queue does not exist.
+	// QueueID is txn.NoQueue unless Found is true.
 	QueueID uint64
 	Config  txn.Config
 	// Paused reports whether publishing to the queue is paused.

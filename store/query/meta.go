@@ -7,14 +7,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Meta returns the applied value of an internal entry of the cluster. The caller must not modify the value. Only
+// Meta returns the applied value of an internal entry (queue.MetaEntry). The caller must not modify the value. Only
 // transactions (txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta) change entries, so they are the same on both nodes.
 func Meta(s *store.Store, key string) (value []byte, ok bool) {
 	s.View(func(state *queue.State) { value, ok = state.Meta(key) })
 	return value, ok
 }
 
-// MetaPrefix returns the applied internal entries of the cluster with keys that begin with prefix, in key order.
+// MetaPrefix returns the applied internal entries with keys that begin with prefix, in key order.
 func MetaPrefix(s *store.Store, prefix string) (entries []queue.MetaEntry) {
 	s.View(func(state *queue.State) { entries = state.MetaPrefix(prefix) })
 	return entries

@@ -229,7 +229,7 @@ type TemporaryQueue struct {
 	Subscriptions []uint32
 }
 
-// TemporaryQueues returns all temporary queues.
+// TemporaryQueues returns the temporary queues that are not fenced, ordered by number.
 func TemporaryQueues(s *store.Store) (out []TemporaryQueue) {
 	s.View(func(state *queue.State) {
 		queues := state.Temporary()
@@ -244,7 +244,7 @@ func TemporaryQueues(s *store.Store) (out []TemporaryQueue) {
 	return out
 }
 
-// QueueCount returns the number of queues.
+// QueueCount returns the number of queues, without incoming queues.
 func QueueCount(s *store.Store) (n int) {
 	s.View(func(state *queue.State) { n = state.QueueCount() })
 	return n
