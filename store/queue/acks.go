@@ -129,9 +129,9 @@ func rangeMask(w int, lo, hi uint64) uint64 {
 	return mask
 }
 
-// add acknowledges the sequences lo to hi (0 to chunkMask) of a chunk, and returns the number of sequences that
-// were not acknowledged before. It sets their bits in newly, and overwrites only the words of newly that overlap
-// the range.
+// add acknowledges the sequences at the offsets lo to hi (0 to chunkMask) of a chunk, and returns the number of
+// sequences that were not acknowledged before. It sets their bits in newly, and overwrites only the words of newly that
+// overlap the range.
 func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n uint64) {
 	for w := int(lo >> 6); w <= int(hi>>6); w++ {
 		newly[w] = rangeMask(w, lo, hi) &^ a.word(chunk, w)

@@ -4,18 +4,21 @@ package queue
 
 import "github.com/lockstep-mq/lockstep/store/txn"
 
-// Counts contains the numbers of operations that were applied to a state after the LSN passed to CountAfter. The
-// counts are not part of the state.
+// Counts contains the numbers of transactions and messages that were applied to a state after the LSN passed to
+// CountAfter. The counts are not part of the state.
 type Counts struct {
-	// Transactions counts applied transactions. Refused counts rejected transactions.
-	Transactions, Refused     uint64
+	// Transactions counts applied transactions. Refused counts transactions with a rejected operation. Retries, changes
+	// of the site role, and transactions rejected because of the producer or the site role are not counted.
+	Transactions, Refused uint64
+	// Published counts the messages of publishes, without duplicates and forwards. PublishedBytes is their size.
 	Published, PublishedBytes uint64
-	// Acknowledged counts acknowledged messages, once per subscription. It does not count purged messages.
+	// Acknowledged counts messages acknowledged with OpAck or OpTake, once per subscription. It does not count messages
+	// that another operation acknowledged, such as a purge, a move or an expiry.
 	Acknowledged uint64
-	// Released counts messages nacked by a consumer or left unacknowledged by a closed consumer.
+	// Released counts messages that were delivered, but nacked or not acknowledged, once per delivery.
 	Released uint64
-	// Moved counts dead-lettered and redriven messages. Dropped counts messages discarded for lack of a dead-letter
-	// queue.
+	// Moved counts messages moved to another queue, such as dead letters. Dropped counts messages discarded for lack of
+	// a dead-letter queue.
 	Moved, Dropped uint64
 	// Overflowed counts messages that txn.OverflowDropHead discarded.
 	Overflowed uint64
@@ -28,10 +31,10 @@ type Counts struct {
 // Counts returns the numbers of operations applied after the LSN passed to CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter excludes the records up to lsn from the counts. An earlier process generation has counted them.
+// CountAfter excludes the records up to lsn from the counts, because an earlier process generation has counted them.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
-// ContinueCounts copies the counts from before, the state that s replaces.
+// ContinueCounts copies the counts and the LSN of CountAfter from before, the state that s replaces.
 func (s *State) ContinueCounts(before *State) {
 	s.counts, s.countAfter = before.counts, before.countAfter
 }

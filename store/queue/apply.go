@@ -13,17 +13,18 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before
-// it changes anything: a rejected transaction changes only the record of its producer. The state retains parts of
-// payload, so the caller must not modify payload.
+// Apply applies the transaction of a log record; lsn must be above Applied. It checks the whole transaction before it
+// changes anything. A rejected transaction changes at most Applied, Digest, the position of a site, and the record of
+// the producer. The state retains parts of payload, so the caller must not modify payload.
 //
-// If the result's code is txn.ErrNewerVersion, Apply changed nothing and the node must stop. Otherwise, the states
-// would diverge if the peer is able to apply the record. The same applies if ReadError returns an error.
+// If the result's code is txn.ErrNewerVersion, or if ReadError returns an error, Apply changed nothing and the node
+// must stop. If the node skipped the record, the states would diverge, since the peer may be able to apply it.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
 
-// ApplyWith is like Apply. If the checksum of payload is known, it derives the checksums of the messages from it.
+// ApplyWith is like Apply. sum is the checksum of payload, if known. ApplyWith derives the checksum of a single large
+// message from it.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
@@ -55,7 +56,7 @@ func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Resu
 	return r
 }
 
-// Advance raises Applied to lsn. The log records between the old Applied and lsn must not contain transactions.
+// Advance raises Applied to lsn. The log records after the old Applied, up to lsn, must not contain transactions.
 func (s *State) Advance(lsn uint64) { s.applied = max(s.applied, lsn) }
 
 func (s *State) applyAdmitted(r *txn.Result) {
@@ -107,8 +108,9 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
-// check validates all operations, and returns the index and code of the first invalid operation. Limits are checked
-// against the state before the transaction plus its publishes; space freed by its acknowledgements does not count.
+// check validates all operations, and returns the index and code of the first invalid operation, or -1 and OK. Limits
+// are checked against the state before the transaction plus its publishes; space freed by its acknowledgements does not
+// count.
 func (s *State) check() (op int, code txn.Code) {
 	released := 0
 	clear(s.pending)
@@ -664,8 +666,8 @@ func (s *State) removeContent(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-// staysTemporary reports whether an OpDeleteQueue may delete the queue. A temporary queue must not have been altered
-// since its deletion was proposed (INV-18).
+// staysTemporary reports whether an OpDeleteQueue may delete the queue. For the automatic deletion of a temporary
+// queue, the grace period must not have changed since the proposal (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
 		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")

@@ -15,7 +15,7 @@ type Batch struct {
 	LSN uint64
 	// Everything reports whether the batch is a checkpoint.
 	Everything bool
-	// Puts are the keys to set, in order. No key is also in Deletes.
+	// Puts are the keys to set, in ascending order. No key is also in Deletes.
 	Puts []KV
 	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte
@@ -24,8 +24,8 @@ type Batch struct {
 	IDs []IDBatch
 	// DeleteRanges are the key ranges to remove after the Puts, Deletes and IDs are applied.
 	DeleteRanges []KeyRange
-	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the page index with its pages.
-	// Their messages may be in Tails of an earlier batch, never of a later one.
+	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the message index with its
+	// pages. Their messages may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
 	// Tails are the messages to write, in order for each queue.
 	Tails     []TailRun
@@ -48,8 +48,8 @@ type TailRun struct {
 	sums []uint32
 }
 
-// Sum returns the CRC32C of Records[i], computed when the message was received, or 0 if unknown. The checksums of large
-// messages are known.
+// Sum returns the CRC32C of Records[i] if it was computed when the message was applied; otherwise 0. It is usually
+// known for large messages.
 func (t *TailRun) Sum(i int) uint32 {
 	if t.sums == nil {
 		return 0
@@ -64,8 +64,8 @@ func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 // all keys changed since the last checkpoint, and all messages that are not in pages. Otherwise it is a flush: only
 // messages, at most about maxTailBytes, from the queues with the least recent flush.
 //
-// The messages stay in memory until Flushed is called for them. The caller must call Flushed before the next
-// Collect. If a batch cannot be written, its changes are lost and the owner must stop.
+// The messages stay in memory until Flushed is called for them. The caller must call Flushed before the next Collect. A
+// batch can be written again after an error. If it is discarded, its changes are lost and the owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {
@@ -141,7 +141,7 @@ func (s *State) Flushed(queue, upTo uint64) {
 	s.tailBytes += q.tail.bytes - before
 	s.unlinkTail(q)
 	if q.tail.n > 0 {
-		s.linkTail(q) // the other queues in the list have older messages
+		s.linkTail(q) // at the end of the list: its flush is the most recent
 	}
 }
 

@@ -22,9 +22,9 @@ type DeadRange struct {
 	died   uint64 // with groups: bitmap of the chunk's groups with newly dead messages
 }
 
-// Parts yields the first and last sequence of each part of the range that the caller must check. Every extent with
-// a newly dead message overlaps a part. After a few acknowledgements out of order in a large queue, the parts are
-// much smaller than the range.
+// Parts yields the first and last sequence of each part of the range that the caller must check. Every extent with a
+// newly dead message overlaps a part, unless Prune has removed the group. After a few acknowledgements out of order in
+// a large queue, the parts are much smaller than the range.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)
@@ -94,7 +94,8 @@ func normalize(ranges []chunkRange, gap uint64) []chunkRange {
 	return out
 }
 
-// appendDead appends the ranges with newly dead messages to dst, and clears them in the queue.
+// appendDead appends the ranges with newly dead messages to dst, and clears sizeChunk.died. The caller must clear
+// Queue.removals.
 func (q *Queue) appendDead(dst []DeadRange) []DeadRange {
 	if q.removals != nil {
 		for _, r := range normalize(q.removals.died, 2) {
@@ -166,7 +167,8 @@ func (d *DeadRange) Single() (chunk uint64, ok bool) {
 	return d.First >> chunkBits, d.died != 0
 }
 
-// DeadChunks iterates over the chunks of the range without live messages. For a single-chunk range it yields none.
+// DeadChunks iterates over the chunks without live messages, in the range and directly before and after it. For a
+// single-chunk range it yields none.
 func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 	if d.died != 0 {
 		return
@@ -179,9 +181,9 @@ func (d *DeadRange) DeadChunks(yield func(chunk uint64) bool) {
 }
 
 // Prune removes groups of a single-chunk range in which no extent can have lost its last live message. least is, for
-// each group, the smallest span of the extents that overlap it, or 0 without such extents. A group remains only if it
-// overlaps at least that many consecutive dead sequences. If Prune returns false, no group is left and the range must
-// not be used.
+// each group, the smallest span of the extents that overlap it, at most 255, or 0 without such extents. A group remains
+// only if it overlaps at least that many consecutive dead sequences. If Prune returns false, no group is left and the
+// range must not be used.
 func (d *DeadRange) Prune(least *[GroupsOfChunk]uint8) bool {
 	for left := d.died; left != 0; left &= left - 1 {
 		w := bits.TrailingZeros64(left)

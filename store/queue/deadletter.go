@@ -60,7 +60,8 @@ func (s *State) checkConfig(q *Queue, name string, c *txn.Config, fields, change
 }
 
 // checkDeadLetter verifies that q, or one of its subscriptions, may use target as dead-letter queue. The target must
-// exist, and no chain of dead-letter queues from target may lead to q. q is nil for a new queue.
+// exist, and must not be fenced unless q is fenced. No chain of dead-letter queues from target may lead to q. q is nil
+// for a new queue.
 func (s *State) checkDeadLetter(q *Queue, target uint64) txn.Code {
 	if target == txn.NoQueue {
 		return txn.OK
@@ -126,7 +127,8 @@ func (s *State) alterSub(q *Queue, o *txn.Op) {
 // Filters returns a counter that changes when a subscription's filter is altered.
 func (s *State) Filters() uint64 { return s.filters }
 
-// checkMove verifies an OpMove. Its limits count all messages, including messages that are already acknowledged.
+// checkMove verifies an OpMove. All its messages, including those already acknowledged, count toward the limits of the
+// target.
 func (s *State) checkMove(o *txn.Op, sub *Sub) txn.Code {
 	bytes, err := o.CheckMoves()
 	if err != nil {

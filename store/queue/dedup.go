@@ -68,7 +68,7 @@ type idGeneration struct {
 	// returned. If stored is set, the tree contains the other entries.
 	now, written map[idHash]idEntry
 	stored       bool
-	filter       *idFilter // filter of all entries; nil if the generation was loaded
+	filter       *idFilter // filter of all entries; nil if the generation was loaded or imported
 }
 
 type storedID struct {
@@ -99,7 +99,7 @@ func (s *State) Deduplicates() bool { return s.ids.used }
 func (s *State) ReadError() error { return s.ids.err }
 
 // MessageIDs returns the number of message IDs that the queue retains, and the number of duplicates that it has
-// discarded. Some IDs may be older than the window, by up to a quarter of the window.
+// discarded. Some of these IDs may have left the window, usually less than a quarter of the window ago.
 func (q *Queue) MessageIDs() (kept, duplicates uint64) {
 	if q.ids == nil {
 		return 0, 0
@@ -300,7 +300,8 @@ func (s *State) addID(q *Queue, h idHash) {
 	d.added++
 }
 
-// endsGeneration reports whether the next entry begins a new generation.
+// endsGeneration reports whether the last generation is full, so that the next entry begins a new one. At
+// maxIDGenerations, the entry is added to the last generation nevertheless.
 func (s *State) endsGeneration(q *Queue) bool {
 	if len(q.ids.generations) == 0 {
 		return true
@@ -334,7 +335,8 @@ func (s *State) removeOldestIDs(q *Queue) {
 	}
 }
 
-// dueIDs removes the generations without a valid entry. first identifies the generation of the due schedule entry.
+// dueIDs removes the generations without a valid entry. first identifies the generation of the due schedule entry. If
+// that generation remains, it is scheduled again.
 func (s *State) dueIDs(q *Queue, first uint64) {
 	if q == nil || q.ids == nil {
 		return
@@ -362,7 +364,7 @@ func (s *State) endWindow(q *Queue) {
 	d.dirty = true
 }
 
-// removeIDs removes all message IDs if the queue has no DedupWindow.
+// removeIDs removes all message IDs and resets the number of duplicates if the queue has no DedupWindow.
 func (s *State) removeIDs(q *Queue) {
 	if q.ids == nil || q.config.DedupWindow != 0 {
 		return

@@ -16,7 +16,7 @@ type delaySet struct {
 	n      uint64
 }
 
-// fewDelayed is the maximum number of delayed messages for which a chunk is a list instead of a bitmap.
+// fewDelayed is the maximum length of the list in a chunk. A chunk with more delayed messages has a bitmap instead.
 const fewDelayed = 64
 
 type delayChunk struct {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package queue implements the state machine that applies the log: queues, subscriptions, acknowledgements and
-// producers. The state is in memory, except for message IDs, which are in the tree (see dedup.go). The package does no
-// I/O itself.
+// producers. The state is in memory, except for message IDs (see dedup.go) and the schedule index (see schedule.go),
+// which are in the tree. The package does no I/O itself.
 //
 // # Determinism
 //
@@ -14,8 +14,8 @@
 // # Storage
 //
 // An applied message is in its queue's tail, in memory, until it is in a page or no subscription needs it. A message is
-// dead once every subscription of its queue has acknowledged it. A dead message never becomes live again. Only the
-// keys, values and messages returned by Collect survive a restart (see keys.go).
+// dead once every subscription of its queue has acknowledged it. A dead message never becomes live again. A restart
+// loads the keys, values and messages returned by Collect (see keys.go), and applies the log after them again.
 //
 // # Locking
 //

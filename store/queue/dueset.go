@@ -9,7 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// dueSet is an ordered set, implemented as a list of short sorted lists. Most insertions and removals are at its ends.
+// dueSet is an ordered set of schedule entries, implemented as a list of short sorted lists. Most insertions and
+// removals are at its ends.
 type dueSet struct {
 	blocks [][]txn.Due // no block is empty
 	n      int
@@ -67,7 +68,7 @@ func (s *dueSet) has(e txn.Due) bool {
 		return false
 	}
 	if last := s.blocks[len(s.blocks)-1]; e.Compare(last[len(last)-1]) > 0 {
-		return false // the usual case: most removed entries are the first of the set
+		return false // the usual case: entries are removed in order, so the remaining ones are later
 	}
 	_, _, found := s.find(e)
 	return found

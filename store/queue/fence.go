@@ -15,9 +15,9 @@ import (
 // queues are fenced: they do not change, and the active proposes nothing for them. At the target they are incoming
 // until they are taken (see incoming.go).
 //
-// No reference connects a fenced queue with a queue that is not part of the move: OpFence verifies this, and later
-// operations cannot create such references. Policies are not moved, so the dead-letter queue of a policy cannot be
-// fenced, and a policy that applies to a fenced queue cannot be changed.
+// Except for dead-letter queues that a policy sets, no reference connects a fenced queue with a queue that is not part
+// of the move: OpFence verifies this, and later operations cannot create such references. Policies are not moved, so
+// the dead-letter queue of a policy cannot be fenced, and a policy that applies to a fenced queue cannot be changed.
 
 // MoveState is the state of a move at one of its pairs.
 type MoveState uint8
@@ -158,7 +158,7 @@ func (q *Queue) checkServed() txn.Code {
 
 func (s *State) checkMoveOp(o *txn.Op) txn.Code {
 	m, t := s.moves.byEpoch[o.Number], &s.fleet
-	switch o.Code { //nolint:exhaustive // the caller handles the others
+	switch o.Code { //nolint:exhaustive // the others are handled below
 	case txn.OpFence:
 		return s.checkFence(o)
 	case txn.OpImportBegin:
@@ -189,7 +189,7 @@ func (s *State) checkMoveOp(o *txn.Op) txn.Code {
 
 func (s *State) changeMove(o *txn.Op, r *txn.OpResult) {
 	s.digest = mix(mix(s.digest, uint64(o.Code)), o.Number)
-	switch o.Code { //nolint:exhaustive // the caller handles the others
+	switch o.Code { //nolint:exhaustive // the others are handled below
 	case txn.OpImport:
 		s.importMessages(o, r)
 		return
@@ -264,8 +264,8 @@ func (s *State) checkFence(o *txn.Op) txn.Code {
 	return s.checkFencedSet(set)
 }
 
-// checkFencedSet verifies that the queues and other queues, policies and prepared transactions do not refer to each
-// other.
+// checkFencedSet verifies that the queues refer only to each other, except for dead-letter queues that a policy sets.
+// No other queue, no policy and no forward of a prepared transaction may refer to the queues.
 func (s *State) checkFencedSet(set map[uint64]bool) txn.Code {
 	deadLetters, forwards := make(map[uint64]int), make(map[uint64]int)
 	for id := range set {

@@ -22,8 +22,8 @@ import (
 const (
 	// importSub is the number of the hidden subscription of an incoming queue.
 	importSub = txn.RetentionSub - 1
-	// maxImportChunks is the maximum number of chunks from the first live message of an incoming queue to the last.
-	// Each chunk requires some memory.
+	// maxImportChunks is the maximum distance, in chunks, between the first and the last live message of an incoming
+	// queue. Each chunk in between requires some memory.
 	maxImportChunks = defaultMaxChunks
 )
 
@@ -119,8 +119,8 @@ func importSettings(prioritized bool) *settings {
 	return &settings{Config: c, fields: c.Fields()}
 }
 
-// importing returns the incoming queue of an OpImport or OpImportState, or nil if the queue does not exist, is part of
-// another move, or is complete.
+// importing returns the incoming queue of an OpImport or OpImportState, and its entry in the move. It returns nil if
+// the queue does not exist, is complete or is part of another move, or if the pair is not a member of a fleet.
 func (s *State) importing(o *txn.Op) (*Queue, *movedQueue) {
 	q := s.moves.incoming[o.Queue]
 	if q == nil || q.move.epoch != o.Number || !s.fleet.Member() {
@@ -159,8 +159,8 @@ func (s *State) checkImport(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// spans reports whether the number of chunks from the first live message of an incoming queue to sequence last is at
-// most limit. first is the first live message if the queue has none yet.
+// spans reports whether the distance from the first live message of an incoming queue to sequence last is at most limit
+// chunks. first is used as the first live message if the queue has none yet.
 func (q *Queue) spans(first, last, limit uint64) bool {
 	if floor := q.importSub().acks.floor; floor < q.nextSeq {
 		first = floor
@@ -308,7 +308,7 @@ func (s *State) checkMovedForwards(q *Queue, numbers map[uint64]uint64) txn.Code
 	return txn.OK
 }
 
-// hasMovedCycle reports whether a chain of dead-letter queues of the move leads back to its first queue.
+// hasMovedCycle reports whether the dead-letter queues in the move form a cycle.
 func (s *State) hasMovedCycle(m *move, numbers map[uint64]uint64) bool {
 	const open, done = 1, 2
 	state := make(map[uint64]int, len(m.queues))
@@ -363,7 +363,7 @@ func (s *State) take(q *Queue, numbers map[uint64]uint64) {
 	own, fields := *q.config.ownConfig(), q.config.fields
 	own.DeadLetter = numbers[own.DeadLetter]
 	c := s.settingsOf(q, q.name, &own, fields)
-	q.config = nil // it is not counted
+	q.config = nil // its dead-letter queue was not counted as a reference
 	s.setConfig(q, c)
 	for sub := range q.Subs {
 		o := sub.Options()

@@ -84,8 +84,9 @@ func (q *Queue) exported() *importedQueue {
 	return x
 }
 
-// ExportedIDs returns the range of the keys in the tree that contain message IDs of the queue after the given key of a
-// pair, which may be empty. Entries that are not in the tree yet are missing there (Queue.ExportedUnwritten).
+// ExportedIDs returns the range of the keys in the tree that contain message IDs of the queue. If after is the key of
+// an exported message ID, the range begins after it. Entries that are not in the tree yet are missing there
+// (Queue.ExportedUnwritten).
 func ExportedIDs(queue uint64, after []byte) KeyRange {
 	r := KeyRange{From: queueKey(nil, keyIDs, queue), To: queueKey(nil, keyIDs, queue+1)}
 	if len(after) > 0 && after[0] == keyIDs {

@@ -26,7 +26,7 @@ const stateKinds = string(rune(keyQueue)) + string(rune(keySub)) + string(rune(k
 	string(rune(keyPauses)) + string(rune(keyDelayed)) + string(rune(keyForwards)) + string(rune(keyIDSet)) +
 	string(rune(keyIDs))
 
-// rankOf returns the position of the kind of a key in stateKinds; -1 for an empty key.
+// rankOf returns the position of the kind of a key in stateKinds; -1 for an empty key or another kind.
 func rankOf(key []byte) int {
 	if len(key) == 0 {
 		return -1
@@ -79,8 +79,8 @@ func (s *State) checkImportState(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// checkPair verifies a pair of the state. seen contains the names of the subscriptions in the same operation. chunks is
-// the maximum number of chunks.
+// checkPair verifies a pair of the state. seen contains the names of the subscriptions in the same operation, to which
+// checkPair adds. chunks is the maximum distance between chunks of the queue.
 func (q *Queue) checkPair(p txn.StatePair, seen map[string]bool, chunks uint64) error {
 	k, v := cursor{b: p.Key[1:]}, cursor{b: p.Value}
 	switch p.Key[0] {
@@ -265,7 +265,7 @@ func (q *Queue) stagedSub(id uint32) *Sub {
 	return q.staged[i]
 }
 
-// importedSub decodes a subscription. text is only the name until setOptions is called.
+// importedSub decodes a subscription. Sub.text contains only the name until setOptions is called.
 func (c *cursor) importedSub(v *cursor, q *Queue) (*Sub, txn.SubscriptionOptions) {
 	sub := &Sub{q: q, id: c.be32()}
 	hidden := sub.id == txn.RetentionSub
@@ -286,7 +286,7 @@ func (c *cursor) importedSub(v *cursor, q *Queue) (*Sub, txn.SubscriptionOptions
 	return sub, options
 }
 
-// importedAcks decodes a chunk of acknowledgements. c.n of the slot is the number of acknowledgements.
+// importedAcks decodes a chunk of acknowledgements of a staged subscription.
 func (c *cursor) importedAcks(v *cursor, q *Queue) (sub *Sub, chunk uint64, slot ackSlot) {
 	sub, chunk = q.stagedSub(c.be32()), c.be64()
 	if c.err != nil || sub == nil {
@@ -335,7 +335,7 @@ func (c *cursor) importedCounts(v *cursor, q *Queue) (sub *Sub, chunk uint64, en
 	return sub, chunk, entries
 }
 
-// importedDelays decodes the delayed messages of a chunk. They must be delayed according to their records.
+// importedDelays verifies the delayed messages of a chunk. They must be delayed according to their records.
 func (c *cursor) importedDelays(v *cursor, q *Queue) {
 	chunk := c.be64()
 	kept := v.delayChunk()
@@ -373,8 +373,8 @@ func nextChunk(after []byte) uint64 {
 	return k.be64() + 1
 }
 
-// dropDelays makes the delayed messages in the chunks from first on deliverable, except for the messages that kept
-// contains for the chunk last. It ends with that chunk. chunks are all chunks with delayed messages.
+// dropDelays makes the delayed messages in the chunks first to last deliverable, except for the messages of chunk last
+// that kept contains. chunks are all chunks with delayed messages, in order. kept may be nil.
 func (s *State) dropDelays(q *Queue, chunks []uint64, first, last uint64, kept *cursor) {
 	i, _ := slices.BinarySearch(chunks, first)
 	for ; i < len(chunks) && chunks[i] <= last; i++ {
@@ -415,8 +415,8 @@ func (c *cursor) importedID(v *cursor, q *Queue) (g *idGeneration, h idHash, e i
 	return g, h, e
 }
 
-// checkComplete verifies that the state of an incoming queue is complete, and that all messages that a subscription
-// needs are imported. It visits at most the given number of chunks: more chunks cannot be complete.
+// checkComplete verifies that the state of an incoming queue and the messages that its subscriptions need are imported.
+// chunks limits the range that it visits: a longer range cannot be complete.
 func (q *Queue) checkComplete(mq *movedQueue, chunks uint64) txn.Code {
 	if mq.after == nil {
 		return txn.ErrMoveIncomplete
@@ -444,7 +444,7 @@ func (q *Queue) checkComplete(mq *movedQueue, chunks uint64) txn.Code {
 	return txn.OK
 }
 
-// complete replaces the hidden subscription by the imported subscriptions.
+// complete replaces the hidden subscription with the imported subscriptions.
 func (s *State) complete(q *Queue, mq *movedQueue) {
 	sub := q.importSub()
 	q.subs = sortSubs(append(slices.Clone(q.staged), sub))

@@ -19,8 +19,8 @@ import (
 //	f queue(8)                   forwards of a queue
 //	g queue(8)                   generations of the message IDs of a queue
 //	h queue(8) chunk(8)          delayed messages
-//	i queue(8) first(8)          page index: owned by package store
-//	k key                        an internal entry of the cluster
+//	i queue(8) first(8)          message index: see package index
+//	k key                        an internal entry
 //	l queue(8) chunk(8)          priorities of the messages of a chunk
 //	m                            the state as a whole
 //	o                            the membership of the pair in a fleet
@@ -76,7 +76,7 @@ const importVersion = 2
 // KeyRange is the range of keys from From, inclusive, to To, exclusive.
 type KeyRange struct{ From, To []byte }
 
-// QueueKeys returns the key ranges to remove with a queue, except for the page index and the schedule index.
+// QueueKeys returns the key ranges to remove with a queue, except for the message index and the schedule index.
 func QueueKeys(id uint64) []KeyRange {
 	kinds := []byte{
 		keyAcks, keySizes, keyCounts, keyForwards, keyDelayed, keyPriorities, keyQueue, keySub, keyPauses,
@@ -281,7 +281,7 @@ func appendString(dst []byte, s string) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(s))), s...)
 }
 
-// cursor decodes a key or value. After the first error all methods return zero values.
+// cursor decodes a key or value. After fail, b is empty and all methods return zero values.
 type cursor struct {
 	b   []byte
 	err error

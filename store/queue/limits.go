@@ -5,7 +5,7 @@ package queue
 // Limits of a State.
 const (
 	MaxQueues = 1_000_000
-	// MaxMeta is the maximum number of internal entries of the cluster.
+	// MaxMeta is the maximum number of internal entries (MetaEntry).
 	MaxMeta     = 1000
 	MaxAccess   = 10_000
 	MaxPolicies = 1000
@@ -21,8 +21,8 @@ const (
 	// PreparedOutcomes is the number of retained outcomes of decided transactions.
 	PreparedOutcomes = 10_000
 
-	// ProducerWindow is the number of results retained per producer. It limits the outstanding transactions of a
-	// producer.
+	// ProducerWindow is the maximum number of results retained per producer. It limits the outstanding transactions of
+	// a producer.
 	ProducerWindow = 256
 	// MaxProducers is the maximum number of retained producers. The least recently used producer, in log order, is
 	// evicted first.

@@ -36,7 +36,7 @@ func NewLoader() *Loader {
 	return &Loader{s: New(), byQueue: make(map[uint64]*Queue), maxChunks: defaultMaxChunks}
 }
 
-// Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the page
+// Put adds a key and its value; keys can be in any order. It does not retain the slices. It skips keys of the message
 // index, the schedule index and message IDs. Errors wrap ErrCorrupt or a txn.Code, such as txn.ErrNewerVersion.
 func (l *Loader) Put(key, value []byte) error {
 	k, v := cursor{b: key}, cursor{b: value}
@@ -164,7 +164,7 @@ func (l *Loader) finishQueue(q *Queue) error {
 		return nil
 	}
 	c := q.config
-	q.config = nil // it is not counted
+	q.config = nil // its dead-letter queue was not counted as a reference
 	s.setConfig(q, c)
 	for _, sub := range q.subs {
 		addReferences(s.deadLettersTo, sub.deadLetter(), 1)
@@ -202,7 +202,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// If the keys are in order, the subscription is the last in the list, or not in the list.
+	// The keys of one subscription are usually adjacent, so it is often the last in the list.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]
@@ -551,7 +551,7 @@ func (ps *producers) finish() error {
 }
 
 // All iterates over the keys and values of the state, in key order. A checkpoint writes them to the tree, in addition
-// to the page index, the schedule index and message IDs.
+// to the message index, the schedule index and message IDs.
 func (s *State) All(yield func(key, value []byte) bool) {
 	var keys []KV
 	add := func(key []byte, value func([]byte) []byte) { keys = append(keys, KV{Key: key, Value: value(nil)}) }

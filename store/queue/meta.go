@@ -13,18 +13,17 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// MetaQueue represents the internal entries of the cluster in the result of TakeTouched. No queue has this number.
+// MetaQueue represents the internal entries in the result of TakeTouched. No queue has this number.
 const MetaQueue = 0
 
-// metaEntries contains small named values for internal use by the cluster (settings, a plan, jobs). Clients cannot
-// access them.
 type metaEntries struct {
 	entryTable[string]
 
 	pending int // maximum number of entries added by the transaction being checked
 }
 
-// MetaEntry is an internal entry of the cluster.
+// MetaEntry is an internal entry: a replicated key and value for internal use, such as a setting, the plan, a job or a
+// schedule.
 type MetaEntry struct {
 	// Key has 1 to txn.MaxMetaKeyBytes bytes.
 	Key string

@@ -13,8 +13,8 @@ import (
 // queue has this number.
 const OverflowQueue = math.MaxUint64
 
-// A queue with txn.OverflowDeadLetterHead may exceed its limits by this slack and a tenth of the limits. Further
-// publishes are rejected until the active has moved messages.
+// A queue with txn.OverflowDeadLetterHead accepts publishes until it exceeds its limits by this slack and a tenth of
+// the limits. Further publishes are rejected until the active has moved messages.
 const (
 	overflowSlackMessages = 1000
 	overflowSlackBytes    = 1 << 20

@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Partitions returns the number of partitions of a queue, as stated by the names of its partitions at this pair, or 0
-// if this pair has none of them.
+// Partitions returns the number of partitions of a queue, or 0 if this pair has none of them. The names of the
+// partitions contain this number.
 func (s *State) Partitions(name string) (count int) {
 	prefix := name + txn.PartitionSign
 	s.names.from(prefix, func(q *Queue) bool {
@@ -22,9 +22,8 @@ func (s *State) Partitions(name string) (count int) {
 	return count
 }
 
-// partitionsDiffer reports whether a new queue has the name of a partitioned queue, or is a partition of a queue that
-// is not partitioned or has another number of partitions. It ignores queues of other pairs and incoming queues, for
-// which the directory of the fleet is checked.
+// partitionsDiffer reports whether the name of a new queue conflicts with existing queues (txn.ErrPartitionsDiffer). It
+// ignores queues of other pairs and incoming queues: the directory of the fleet verifies these names.
 func (s *State) partitionsDiffer(name string) bool {
 	p, is := txn.ParsePartition(name)
 	if !is {

@@ -52,7 +52,7 @@ func (p *Prepared) Number() uint64 { return p.number }
 // TimeMS returns the time at which the active prepared the transaction, in milliseconds since 1970.
 func (p *Prepared) TimeMS() int64 { return p.timeMS }
 
-// Messages returns the number of messages that the transaction publishes on commit.
+// Messages returns the number of messages that the transaction publishes on commit, without forwards.
 func (p *Prepared) Messages() uint64 { return p.messages }
 
 // Acks returns the number of messages that the transaction acknowledges on commit.
@@ -62,7 +62,7 @@ func (p *Prepared) Acks() uint64 { return p.acks }
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
 // Ops iterates over the OpPublish, OpAck and OpTake operations. Each operation is valid until the next iteration.
-// Ops skips forwards: they reserve nothing, and their targets are checked when the forwards are applied.
+// Ops skips forwards: they reserve nothing, and their targets may be deleted before the commit.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {

@@ -104,7 +104,8 @@ func (c *priorityChunk) word(lane uint8, w int) uint64 {
 // Prioritized reports whether the queue delivers messages of higher priority first.
 func (q *Queue) Prioritized() bool { return q.lanes != nil }
 
-// Priority returns the priority of a live message, or txn.DefaultPriority for other sequences.
+// Priority returns the priority of a live message. For other sequences, it may return any priority. In a queue without
+// priorities, it returns txn.DefaultPriority.
 func (q *Queue) Priority(seq uint64) uint8 {
 	if q.lanes == nil {
 		return txn.DefaultPriority
@@ -120,8 +121,8 @@ func (q *Queue) Priority(seq uint64) uint8 {
 	return txn.DefaultPriority
 }
 
-// NextUnackedIn is NextUnacked for the messages of one priority. Its time is O(log n) plus the number of acknowledged
-// messages between from and the result, regardless of other priorities. The queue must be Prioritized.
+// NextUnackedIn is NextUnacked for the messages of one priority. It takes O(log n), plus the time to search the chunks
+// between from and the result in which the priority occurs. The queue must be Prioritized.
 func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	z, next := s.q.lanes, s.q.nextSeq
 	from = max(from, s.acks.floor)

@@ -254,7 +254,7 @@ func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused
 	return cachedResultOf(kept, code)
 }
 
-// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If a producer was evicted,
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If any producer was evicted,
 // it returns txn.ErrProducerForgotten for every unknown producer, because the result may have been evicted as well.
 // Apply accepts low sequences of an unknown producer, and would apply such a transaction again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {

@@ -123,18 +123,18 @@ func (q *Queue) NextSequence() uint64 { return q.nextSeq }
 // Messages returns the number of live messages, which are retained or not yet acknowledged by all subscriptions.
 func (q *Queue) Messages() uint64 { return q.messages }
 
-// Bytes returns the stored bytes of the live messages. The number is exact in a queue that keeps sizes
-// (txn.Config.ExactBytes). In other queues, if only some messages of a group of 64 are live, each of them counts
-// with the average size of the group.
+// Bytes returns the stored bytes of the live messages. The number is exact if the queue has kept sizes
+// (txn.Config.ExactBytes) since these messages were published. Otherwise, if only some messages of a group of 64 are
+// live, each of them counts with the average size of the group.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
 // Digest returns a rolling hash of all operations applied to the queue.
 func (q *Queue) Digest() uint64 { return q.digest }
 
-// SubCount returns the number of subscriptions.
+// SubCount returns the number of subscriptions, without the hidden subscription of a retention.
 func (q *Queue) SubCount() int { return len(q.clients()) }
 
-// Subs iterates over the subscriptions in the order of their numbers.
+// Subs iterates over the subscriptions in the order of their numbers, without the hidden subscription of a retention.
 func (q *Queue) Subs(yield func(*Sub) bool) {
 	for _, s := range q.clients() {
 		if !yield(s) {
@@ -254,7 +254,8 @@ func (q *Queue) AllDead(first, span uint64) bool {
 	return span == 0 || q.NextAlive(first) >= first+span
 }
 
-// NextAlive returns the first sequence at or after from that some subscription has not acknowledged, or NextSequence.
+// NextAlive returns the first sequence at or after from that some subscription has not acknowledged. If no such
+// sequence exists, it returns the higher of from and NextSequence.
 func (q *Queue) NextAlive(from uint64) uint64 {
 	z := &q.sizes
 	if len(z.slots) == 0 {

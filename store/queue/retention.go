@@ -12,9 +12,10 @@ import (
 
 // A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
 // Clients cannot list, name or consume from this subscription. It needs the retained messages, so the messages
-// remain live. The active raises the floor of the subscription with OpSeek. A purge of the whole queue and the
-// overflow policy drop-head also acknowledge its messages. A message that it no longer needs is never retained
-// again.
+// remain live. The active raises the floor of the subscription with OpSeek. Operations that acknowledge a message for
+// all subscriptions also acknowledge it for this one: a purge of the whole queue, the overflow policy drop-head, the
+// expiry of a message, and a forward that moves it. A message that the hidden subscription no longer needs is never
+// retained again.
 
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
@@ -70,7 +71,8 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 	return s.ack(sub, sub.acks.floor, o.Sequence-1)
 }
 
-// Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order.
+// Expiring returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order,
+// without fenced queues.
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
 // RetainFrom returns the lowest live sequence that keeps the retained messages within the given limits on messages and

@@ -18,7 +18,7 @@ import (
 //
 // Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
-// An OpDue removes its entries, whether or not their messages still exist. To remove an entry with its message, the
+// An OpDue removes its due entries, whether or not their messages still exist. To remove an entry with its message, the
 // state would have to read the message. Until the OpDue, an entry without a message has no effect.
 
 type schedule struct {
@@ -165,7 +165,8 @@ func (s *State) TakeDue(dst []DueMessage) []DueMessage {
 	return dst
 }
 
-// TakeSoonest returns the earliest time added to the schedule since the last call, or NeverMS.
+// TakeSoonest returns the earliest time added to the schedule since the last call, or NeverMS. It returns 0 if queues
+// were unfenced or taken, since any of their entries may be due.
 func (s *State) TakeSoonest() int64 {
 	soonest := s.schedule.soonest
 	s.schedule.soonest = NeverMS
@@ -182,7 +183,8 @@ func (s *State) ScheduleChanges() int {
 // must read the tree again if the version has changed.
 func (s *State) ScheduleVersion() uint64 { return s.schedule.version }
 
-// ScheduleWritten discards the changes of the last checkpoint batch. They must be readable from the tree.
+// ScheduleWritten discards the schedule changes and message IDs of the last checkpoint batch. They must be readable
+// from the tree.
 func (s *State) ScheduleWritten() {
 	s.schedule.written = generation{}
 	s.schedule.version++
@@ -268,5 +270,5 @@ func (c *collector) schedule(x *schedule) {
 	x.written, x.now = x.now, generation{}
 }
 
-// TTLs returns the TTL of each queue that has one, in milliseconds.
+// TTLs returns the TTL, in milliseconds, of each queue that has one and is not fenced.
 func (s *State) TTLs() map[uint64]int64 { return maps.Clone(s.ttls) }

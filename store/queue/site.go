@@ -24,7 +24,8 @@ const (
 	SitePrimary SiteRole = 1
 	// SiteReplica is the role of a pair that applies only the transactions of the primary.
 	SiteReplica SiteRole = 2
-	// SiteStopped is the role of a stopped primary. It applies no transactions until it is resumed or promoted.
+	// SiteStopped is the role of a stopped primary. It applies no transactions until it is resumed or promoted, or
+	// becomes a replica.
 	SiteStopped SiteRole = 3
 )
 
@@ -45,7 +46,7 @@ func (r SiteRole) String() string {
 type SiteState struct {
 	// Lineage identifies the group of sites.
 	Lineage uuid.UUID
-	// Epoch is incremented by each promotion; the first one is 1.
+	// Epoch increases with each promotion; the first one is 1.
 	Epoch uint64
 	Role  SiteRole
 	// Upstream is, at a replica, the position of the last applied record in the log of the primary.
@@ -68,8 +69,7 @@ type SiteState struct {
 	Offset uint64
 	// Logical is the logical number of the last transaction applied.
 	Logical uint64
-	// LossyEpoch is the last epoch that began with the promotion of a replica that may have lacked transactions; 0 for
-	// none.
+	// LossyEpoch is the last epoch that began with the promotion of a pair that may have lacked transactions; 0 for none.
 	LossyEpoch uint64
 }
 
@@ -112,8 +112,9 @@ type site struct {
 	changed bool // see TakeSiteChanged
 }
 
-// admitSite decides whether a transaction is applied in the current site role, and executes an OpSite. It
-// returns the logical number of the transaction. If apply is false, r contains the result.
+// admitSite decides whether a transaction is applied in the current site role, and executes an OpSite. If apply is
+// false, r contains the result. Otherwise, it returns the logical number of the transaction, unless r.Code is
+// txn.ErrNewerVersion.
 func (s *State) admitSite(n uint64, r *txn.Result) (logical uint64, apply bool) {
 	change, isChange, err := s.reader.SiteChange()
 	if r.Code == txn.ErrNewerVersion || codeOf(err) == txn.ErrNewerVersion {

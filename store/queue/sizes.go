@@ -11,9 +11,9 @@ import "math/bits"
 // count of a group is exact if all or none of its messages are live, or if they have the same size. It is the same
 // on both nodes.
 //
-// In a queue that keeps sizes (Queue.keepsSizes) the count is always exact: a group with messages of different sizes
-// has the size of each message. Messages that were live when the queue began to keep sizes count with the average size
-// of their group.
+// In a queue that keeps sizes (Queue.keepsSizes), a group with messages of different sizes has the size of each
+// message, so the count is exact. Only messages that were live when the queue began to keep sizes count with the
+// average size of their group.
 //
 // Most queues are small, so memory is allocated only for the groups from the first used one to the last.
 type sizeChunk struct {
@@ -168,7 +168,7 @@ func (z *sizeSet) add(p *sizePools, seq, size uint64) {
 	s.c.n++
 }
 
-// keepsSizes reports whether the queue's byte count is exact.
+// keepsSizes reports whether the queue stores the sizes of its messages (see sizeChunk).
 func (q *Queue) keepsSizes() bool {
 	return q.config.ExactBytes != 0 && q.config.MaxBytes|q.config.RetentionBytes != 0
 }

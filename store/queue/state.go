@@ -15,7 +15,7 @@ import (
 //
 // Check verifies these invariants: the counts of a queue are the sums of its size chunks. A message counts as live if
 // and only if some subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every
-// live message is in the tail or was returned by Collect.
+// live message is in the tail, was returned by Collect, or was loaded.
 type State struct {
 	limits    limits
 	applied   uint64
@@ -171,11 +171,14 @@ func (s *State) Temporary() []*Queue {
 	return queues
 }
 
-// TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, releasing, moving,
-// purging and seeking messages touch a queue, as do delayed messages that become deliverable. Altering, pausing,
-// resuming or deleting a queue, or one of its subscriptions, also touches it. TakeTouched adds MetaQueue if an internal
-// entry changed, AccessQueue if the access table changed, FleetQueue if the pair joined or left a fleet or a
-// move changed, and OverflowQueue if a queue exceeds its limits and the active must move the excess.
+// TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, forwarding, releasing,
+// moving, purging and seeking messages touch a queue, as do messages that become deliverable after a delay or a
+// rollback. Altering, pausing, resuming or deleting a queue or one of its subscriptions also touches the queue, as does
+// fencing, unfencing or taking it.
+//
+// TakeTouched adds MetaQueue if an internal entry changed, AccessQueue if the access table changed, and FleetQueue if
+// the pair joined or left a fleet or a move changed. It adds OverflowQueue if a touched queue exceeds its limits and
+// the active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false
