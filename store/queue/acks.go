@@ -226,7 +226,7 @@ func (a *ackSet) trim(p *pool[ackChunk]) {
 	a.drop(k)
 }
 
-// next returns the first unacknowledged sequence at or after from, or end if there is none before end.
+// next returns the first unacknowledged sequence at or after from. If it is not below end, next returns end.
 func (a *ackSet) next(from, end uint64) uint64 {
 	seq := max(from, a.floor)
 	for seq < end {

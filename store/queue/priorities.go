@@ -122,7 +122,7 @@ func (q *Queue) Priority(seq uint64) uint8 {
 }
 
 // NextUnackedIn is NextUnacked for the messages of one priority. It takes O(log n), plus the time to search the chunks
-// between from and the result in which the priority occurs. The queue must be Prioritized.
+// in which the priority occurs, up to the chunk of the result. The queue must be Prioritized.
 func (s *Sub) NextUnackedIn(lane uint8, from uint64) uint64 {
 	z, next := s.q.lanes, s.q.nextSeq
 	from = max(from, s.acks.floor)
