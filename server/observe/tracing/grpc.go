@@ -27,14 +27,16 @@ func (t *Tracer) DialOption() grpc.DialOption {
 }
 
 // traceFilter selects unary calls. A stream may last for weeks, so publishes on streams are traced individually.
-// Periodic calls between nodes and health checks are not traced.
+// Periodic calls between nodes or sites and health checks are not traced.
 func traceFilter() otelgrpc.Filter {
 	unwanted := map[string]bool{
 		pb.AdminService_GetStatus_FullMethodName: true, pb.ReplicationService_Handshake_FullMethodName: true,
+		pb.SiteService_GetSite_FullMethodName: true, pb.SiteService_ReportPosition_FullMethodName: true,
 	}
 	for _, service := range []*grpc.ServiceDesc{
 		&pb.QueueService_ServiceDesc, &pb.AdminService_ServiceDesc, &pb.MaintenanceService_ServiceDesc,
 		&pb.AccessService_ServiceDesc, &pb.AuditService_ServiceDesc, &pb.ReplicationService_ServiceDesc,
+		&pb.SiteService_ServiceDesc, &pb.FleetService_ServiceDesc,
 	} {
 		for i := range service.Streams {
 			unwanted["/"+service.ServiceName+"/"+service.Streams[i].StreamName] = true

@@ -10,6 +10,9 @@ import (
 	"github.com/stretchr/testify/require"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/replication"
@@ -103,4 +106,26 @@ func TestUntracedAllocatesNothing(t *testing.T) {
 			t.Error("unexpected span")
 		}
 	}))
+}
+
+// A stream may last for weeks, so no stream of any service has a span.
+func TestStreamsAreNotTraced(t *testing.T) {
+	traced := traceFilter()
+	streams := 0
+	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			s := f.Services().Get(i)
+			for k := range s.Methods().Len() {
+				m := s.Methods().Get(k)
+				if m.IsStreamingClient() || m.IsStreamingServer() {
+					streams++
+					require.False(t, traced(&stats.RPCTagInfo{FullMethodName: fmt.Sprintf("/%s/%s", s.FullName(), m.Name())}),
+						m.FullName())
+				}
+			}
+		}
+		return true
+	})
+	require.Positive(t, streams)
+	require.True(t, traced(&stats.RPCTagInfo{FullMethodName: pb.QueueService_CreateQueue_FullMethodName}))
 }
