@@ -9,15 +9,16 @@
 //   - server/delivery: the client session of the active node (session), deliveries to consumers (dispatch), expiry
 //     and other timed tasks (expiry), two-phase transactions (twophase), message filters (filter)
 //   - server/ops: scans, rewrites, backups, plans and jobs (maintenance), occurrences of schedules (schedule),
-//     repair and comparison of the nodes (scrub), replication to another site (site), the current settings
-//     (settings)
+//     repair and comparison of the nodes (scrub), replication to another site (site), membership in a fleet (member),
+//     moves of queues between pairs (mover), the current settings (settings)
 //   - server/observe: conditions (conditions), a snapshot of a node's state (nodestatus), rates and depths of the last
 //     24 hours (history), metrics and traces
 //   - server/console: the web console, which calls the services through server/api/inprocgrpc
 //   - server/node: runs a node with all of these components
 //
-// server/config reads the configuration, server/peerclient calls the other node, server/objectstore reads and writes S3
-// buckets, and server/httpport implements the HTTP ports. Services are independent of each other.
+// server/config reads the configuration, server/peerclient calls the other node, server/forward sends calls to other
+// pairs of a fleet, server/objectstore reads and writes S3 buckets, and server/httpport implements the HTTP ports.
+// Services are independent of each other.
 //
 // For a publish, server/api/queue validates the request, resolves names to numbers and encodes a transaction.
 // Replication commits the transaction, the store applies it, and the response is created from the result.

@@ -64,15 +64,17 @@ func Limits(transactionBytes int) inprocgrpc.Limits {
 	return inprocgrpc.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
 }
 
-// Serve accepts connections until Shutdown is called, and then returns nil. It returns an error if the listener fails.
+// Serve accepts connections until Shutdown is called, and then returns nil. It returns an error if the listener fails,
+// or if Shutdown was called before Serve.
 func (s Server) Serve(l net.Listener) error {
 	return s.grpc.Serve(l) //nolint:wrapcheck // the caller adds the address
 }
 
-// Reflect registers the reflection service, which lists the registered services. It must be called last.
+// Reflect registers the reflection service, which lists the registered services. It must be called before Serve.
 func (s Server) Reflect() { reflection.Register(s.Registrar) }
 
-// Shutdown waits until open calls have ended. After StopLimit, it cancels them.
+// Shutdown closes the listeners, rejects new calls and waits until open calls have ended. After StopLimit, it cancels
+// them.
 func (s Server) Shutdown() {
 	done := make(chan struct{})
 	go func() {

@@ -75,8 +75,8 @@ func methodOf(desc *grpc.ServiceDesc, name string) method {
 	return m
 }
 
-// enter calls the auth interceptor and records the caller, or a failed authentication, in the connection of the
-// call. It also reports whether the call is audited.
+// enter calls the auth interceptor. In the connection of the call, it records a failed authentication or, unless the
+// method requires no authentication, the caller. It also reports whether the call is audited.
 func (r Registrar) enter(ctx context.Context, m *method) (context.Context, bool, error) {
 	inner, audited, err := r.Interceptor.Begin(ctx, m.name)
 	switch {
