@@ -99,8 +99,8 @@ func (r *Rules) Configure(s Setting) {
 	r.swap(r.Table())
 }
 
-// Load replaces the rules with those in the store's access table. The error lists the entries that cannot be
-// decoded, which grant no rights.
+// Load replaces the rules with those in the store's access table. The error lists the entries that cannot be decoded
+// or were written by a newer release. These entries grant no rights.
 func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	t, err := Compile(version, entries)
 	r.mu.Lock()
@@ -186,8 +186,9 @@ func (r *Rules) IsPeerSecret(shown []byte) bool {
 	return len(own) > 0 && subtle.ConstantTimeCompare(own, shown) == 1
 }
 
-// May returns a *DeniedError unless an identity has all given rights. Queue rights are checked for the named
-// queue or, if name is empty, for any queue. Other rights are checked for the pair.
+// May returns an error that matches ErrDenied unless an identity has all given rights. Queue rights are checked for the
+// named queue. If name is empty, one of these rights on any queue is sufficient. Other rights are checked for the pair,
+// and must not be combined with queue rights. The error is a *DeniedError, except for Peer.
 func (r *Rules) May(id *Identity, right Right, name string) error {
 	if right&Peer != 0 && !id.Peer {
 		return fmt.Errorf("%w: only the other node of the pair may make this call", ErrDenied)

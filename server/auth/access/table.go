@@ -60,8 +60,9 @@ func RuleName(r *pb.AccessRule) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile creates a Table from the entries. The error lists the entries that cannot be decoded, which grant no
-// rights. The Table is valid even if an error is returned.
+// Compile creates a Table from the entries, which must be ordered by kind and name. The error lists the entries that
+// cannot be decoded or were written by a newer release. These entries grant no rights. The Table is valid even if an
+// error is returned.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -75,7 +76,7 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 		}
 		return err == nil
 	}
-	for i := range entries { // kinds are ordered, so that roles precede rules
+	for i := range entries {
 		switch e := &entries[i]; e.Kind {
 		case KindRole:
 			if r := new(pb.AccessRole); read(e, r) {
@@ -143,7 +144,7 @@ func RightsToProto(rights Right) (out []pb.AccessRight) {
 	return out
 }
 
-// Version returns the LSN of the last record that changed the table.
+// Version returns the logical number of the last change of the table, or 0.
 func (t *Table) Version() uint64 { return t.version }
 
 // Rules returns the rules. They must not be modified.

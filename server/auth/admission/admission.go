@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission limits the connections to a node's ports, and closes connections that do not authenticate in
-// time.
+// Package admission limits the connections to a node's ports. It closes connections that do not authenticate in time,
+// send too many control frames, or occupy too much memory with unprocessed data.
 //
-// A connection is new until one of its calls has passed the auth interceptor. A connection that remains new for
-// Limits.HandshakeTimeout is closed, regardless of whether it is in the TLS handshake or the HTTP/2 preface, or has
-// made no call. At a limit, the oldest new connections are evicted, so that half-open connections cannot lock out
-// clients. Slots are reserved for the other node of the pair.
+// A connection is new until one of its calls has passed the auth interceptor. Calls that require no authentication do
+// not count. A connection that remains new for Limits.HandshakeTimeout is closed, unless such a call is in progress. It
+// is irrelevant whether the connection is in the TLS handshake or the HTTP/2 preface, or has made no call. At a limit,
+// the oldest new connections are evicted, so that half-open connections cannot lock out clients. Slots are reserved for
+// the other node of the pair.
 package admission
 
 import (
@@ -45,7 +46,7 @@ const (
 	// client down. maxHeldRequests limits the number of connections that are delayed at the same time.
 	holdTime        = 500 * time.Millisecond
 	maxHeldRequests = 128
-	logInterval     = 10 * time.Second // minimum interval for each reason
+	logInterval     = 10 * time.Second // minimum interval between log entries with the same reason
 )
 
 // Reason is the reason why a connection was refused or closed.
@@ -57,8 +58,8 @@ const (
 	AddressFull                     // limits.connections-per-address is reached
 	TooMany                         // too many recent connections of the address have made no call
 	HandshakeTimedOut               // no call passed the auth interceptor within limits.handshake-timeout
-	Unauthenticated                 // no call was authenticated
-	Flood                           // too many cancelled calls, SETTINGS frames or pings
+	Unauthenticated                 // too many calls had invalid credentials, and no call was admitted
+	Flood                           // too many cancelled calls, empty frames, SETTINGS frames or pings
 	Evicted                         // closed early to make room for another connection
 	Handshakes                      // limits.handshakes connections have made no call yet
 	ExcessiveMemory                 // the client has sent too much data that could not be processed
@@ -84,7 +85,7 @@ type Limits struct {
 
 // Options configures New.
 type Options struct {
-	Limits func() Limits // called for each connection
+	Limits func() Limits // returns the current limits; called with locks held, so it must not block
 	// IsPeer reports whether the host may be the other node. It must not block. It is nil outside a pair.
 	IsPeer func(host string) bool
 	// Plain reports whether the port has no TLS. The listener then parses the HTTP/2 frames. With TLS, Credentials
@@ -94,7 +95,7 @@ type Options struct {
 	// are read more slowly. RequestBytes is the size of the largest request; it is permitted in addition. If
 	// UnprocessedBytes is 0, there is no limit.
 	UnprocessedBytes, RequestBytes int64
-	Logger                         *zap.Logger // logs refused connections, at most a few times per minute
+	Logger                         *zap.Logger // logs refused and closed connections, at most every 10s for each reason
 }
 
 // Listener accepts connections within limits. It is safe for concurrent use.
@@ -385,7 +386,7 @@ func (l *Listener) evictIdle(limits Limits, now time.Time) {
 	}
 }
 
-// refused counts a refused connection. It logs at most one refusal per reason and logInterval.
+// refused counts a refused or closed connection. It logs at most one of them per reason and logInterval.
 func (l *Listener) refused(r Reason, host string, limits Limits) {
 	n, now := l.ended[r].Add(1), time.Now()
 	l.mu.Lock()
@@ -412,7 +413,7 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 		"another protocol, invalid credentials, or unused connections",
 	Unauthenticated: "connections closed: too many calls with invalid or expired credentials, and none " +
 		"with valid ones",
-	Flood: "connections closed: too many cancelled calls, HTTP/2 SETTINGS frames or pings",
+	Flood: "connections closed: too many cancelled calls, empty frames, HTTP/2 SETTINGS frames or pings",
 	Handshakes: "connections refused: limits.handshakes reached; too many connections without a call; raise it if " +
 		"many clients connect concurrently",
 	ExcessiveMemory: "connections closed: clients sent too much data that could not be processed, such as " +

@@ -14,14 +14,14 @@ import (
 )
 
 // Conn is an admitted connection. A nil Conn represents a connection that no Listener has accepted. Methods of a nil
-// Conn do nothing.
+// Conn do nothing, except CloseForMemory, which requires a Conn.
 type Conn struct {
 	l      *Listener
 	source *source
 	remote Remote
 	since  time.Time
 	timer  *time.Timer
-	expiry atomic.Pointer[time.Timer] // closes the connection when the client's certificate expires; nil without one
+	expiry atomic.Pointer[time.Timer] // closes the connection when the client certificate expires; nil without one
 	close  func() error
 	over   chan struct{} // closed when the connection is closed
 	once   sync.Once
@@ -69,7 +69,7 @@ func FromContext(ctx context.Context) *Conn {
 }
 
 // Authenticated records that a call has passed the auth interceptor. isPeer reports whether the call is reserved for
-// the other node.
+// the other node. In a reserved slot, other calls have no effect.
 func (c *Conn) Authenticated(isPeer bool) {
 	if c == nil || c.known.Load() && !isPeer {
 		return
@@ -225,7 +225,8 @@ func (w *wire) read(inner net.Conn, b []byte) (int, error) {
 	return n, nil
 }
 
-// write writes b to inner, and detects in b the calls that gRPC ends.
+// write writes b to inner, and detects in b the calls that gRPC ends. If gRPC closes the connection because of too many
+// pings, write closes it as a flood.
 func (w *wire) write(inner net.Conn, b []byte) (int, error) {
 	n, err := inner.Write(b)
 	w.out.passOut(w.conn, b[:n])

@@ -10,8 +10,8 @@ import (
 	"google.golang.org/grpc/credentials"
 )
 
-// Credentials wraps the TLS credentials of a server behind a Listener, so that the decrypted HTTP/2 frames can be
-// parsed.
+// Credentials wraps the TLS credentials of a server behind a Listener. It parses the decrypted HTTP/2 frames, and
+// closes a connection when the client's certificate expires.
 func Credentials(inner credentials.TransportCredentials) credentials.TransportCredentials {
 	return readStats{inner}
 }
@@ -40,9 +40,9 @@ func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 	return &securedConn{conn, newWire(of)}, info, nil
 }
 
-// endWith schedules the end of the connection for the time when the client's certificate expires. The connection of
-// the other node remains open, because closing it would stop replication. A condition is raised long before the
-// certificate of a node expires.
+// endWith schedules the end of the connection for the time when the last of the client's certificate chains expires.
+// The connection of the other node remains open, because closing it would stop replication. A condition is raised long
+// before the certificate of a node expires.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {

@@ -30,8 +30,8 @@ const (
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Limit of cancelled calls. The burst permits a client to cancel all its calls together. Empty frames that do not
-	// end a stream also count.
+	// Limit of cancelled calls. The burst permits a client to cancel many calls together. Empty frames that do not end a
+	// stream also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
 	// The first resetsFree cancelled calls are not delayed. Each further call delays the next read of the connection,
@@ -113,7 +113,7 @@ func (h *frameHeaders) passOut(c *Conn, b []byte) {
 	}
 }
 
-// frames parses the frames that a client sends. It is used by the goroutine that reads the connection.
+// frames parses the frames that a client sends. Only the goroutine that reads the connection uses it.
 type frames struct {
 	frameHeaders
 

@@ -149,8 +149,8 @@ func (l *Listener) List() []Info {
 	return out
 }
 
-// CloseConnection closes a connection and returns its description. It returns ErrPeerConnection for a connection
-// of the other node.
+// CloseConnection closes a connection and returns its description. It returns ErrPeerConnection for a connection of the
+// other node, and ErrNoConnection if no open connection has the ID.
 func (l *Listener) CloseConnection(id uint64) (Info, error) {
 	l.mu.Lock()
 	c := l.conns[id]

@@ -26,7 +26,7 @@ const (
 	// closeDelay is the time in which a connection must process as much data as it has unprocessed.
 	closeDelay = 3 * time.Second
 	// The connection with the most unprocessed data may complete its request if it grows by unprocessedGrowth within
-	// unprocessedGrowthTime. While no other connection is paused, growth by unprocessedGrowthAlone is sufficient.
+	// unprocessedGrowthTime. While no connection is paused, growth by unprocessedGrowthAlone is sufficient.
 	unprocessedGrowth      = 1 << 20
 	unprocessedGrowthAlone = 64 << 10
 	unprocessedGrowthTime  = time.Second
@@ -79,7 +79,7 @@ type Incoming struct {
 	bytes    int64
 	working  int64 // size of the request that the node is processing, included in bytes
 	running  bool  // the handler is running
-	over     bool  // all data was received
+	over     bool  // the call was cancelled or answered, so further data is not counted
 	released bool
 }
 

@@ -4,8 +4,8 @@
 // records are kept in memory for `lockstep audit tail`. All records are also written to a file that is rotated,
 // or to the process log.
 //
-// Calls never wait for the file. If the disk is slow or full, records that do not fit into the queue are not
-// written. Such records are counted, raise a condition, and remain in memory.
+// Calls never wait for the file. A record is not written if the queue for the file is full, because the disk is slow,
+// or if the write fails. Such records are counted, raise a condition, and remain in memory.
 package audit
 
 import (
@@ -149,7 +149,8 @@ func (l *Log) Close() error {
 	return nil
 }
 
-// Observe records a call. It does not wait for the disk.
+// Observe records a call. It does not wait for the disk. A denied call is only counted if a call of the same kind was
+// recorded recently.
 func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	r := Record{
 		Time: c.Began.UTC(), Node: l.o.Node, Principal: c.Identity.Principal, Groups: c.Identity.Groups,
@@ -275,7 +276,7 @@ func (l *Log) fail(label string) {
 
 // Stats contains statistics of a Log.
 type Stats struct {
-	Records, Lost uint64 // Lost is the number of records that are missing in the file
+	Records, Lost uint64 // Lost is the number of records that were not written
 	Error         string // error of the file; empty without one
 }
 

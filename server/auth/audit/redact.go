@@ -30,13 +30,13 @@ var redactedMessages = map[protoreflect.FullName]bool{ //nolint:gochecknoglobals
 	"lockstep.v1.Value":         true,
 }
 
-// secretName matches the names of fields that must not be recorded. Fields with bytes and maps are never
-// recorded.
+// secretName matches the names of fields with values that must not be recorded.
 var secretName = regexp.MustCompile(
 	`(^|_)(body|bodies|payload|token|tokens|password|secret|secrets|credential|credentials|authorization|private_key|` +
 		`properties|property)(_|$)`)
 
-// Redacted reports whether only the size or the count of a field is recorded.
+// Redacted reports whether the value of a field is withheld from the record. This also applies to all bytes and map
+// fields. The record contains the size or the number of elements, if the field has one.
 func Redacted(f protoreflect.FieldDescriptor) bool {
 	if f.Kind() == protoreflect.BytesKind || f.IsMap() || secretName.MatchString(string(f.Name())) {
 		return true
@@ -44,8 +44,8 @@ func Redacted(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && redactedMessages[f.Message().FullName()]
 }
 
-// arguments formats a request as JSON without the values of redacted fields. Its running time does not depend on the
-// size of message bodies.
+// arguments formats a request as JSON without the values of redacted fields. It returns "" if the request is empty, and
+// only the size of arguments above maxArgumentsBytes. Its running time does not depend on the size of message bodies.
 func arguments(m proto.Message) string {
 	b, err := json.Marshal(object(m.ProtoReflect(), 0))
 	if err != nil || string(b) == "{}" {

@@ -20,7 +20,7 @@ type rotatedFile struct {
 	path string
 	max  int64
 	keep int      // number of rotated files to keep
-	file *os.File // nil after a failed rotation
+	file *os.File // nil if it is not open, for example after a failed rotation
 	size int64
 }
 

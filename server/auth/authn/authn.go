@@ -49,10 +49,10 @@ type Authn struct {
 
 	mu       sync.Mutex                     // guards cached
 	cached   map[[sha256.Size]byte]verified // by the SHA-256 of the token
-	keysDown error                          // why the issuer's keys are unavailable; guarded by mu
+	keysDown error                          // of the last attempt to load the issuer's keys; guarded by mu
 }
 
-// New creates an Authn. It returns an error if a file cannot be read.
+// New creates an Authn. It returns an error if the CA file or the file of keys cannot be read or is invalid.
 func New(o Options) (*Authn, error) {
 	if o.Now == nil {
 		o.Now = time.Now
@@ -80,7 +80,8 @@ func New(o Options) (*Authn, error) {
 	return a, nil
 }
 
-// httpClient creates the HTTP client for the issuer's server. The client rejects redirects from https to http.
+// httpClient creates the HTTP client for the issuer's server. The client rejects redirects to another scheme, and more
+// than three redirects.
 func httpClient(ca string, dial func(context.Context, string) (net.Conn, error)) (*http.Client, error) {
 	secure := &tls.Config{MinVersion: tls.VersionTLS12}
 	if ca != "" {
@@ -105,7 +106,7 @@ func httpClient(ca string, dial func(context.Context, string) (net.Conn, error))
 		CheckRedirect: func(req *http.Request, via []*http.Request) error {
 			const most = 3
 			if len(via) > most || via[0].URL.Scheme != req.URL.Scheme {
-				return errors.New("too many redirects, or redirect from https to http")
+				return errors.New("too many redirects, or redirect to another scheme")
 			}
 			return nil
 		},
@@ -206,8 +207,8 @@ func (a *Authn) expired(expiry time.Time) *Error {
 	return nil
 }
 
-// jwtIdentity returns the identity in a JWT. It caches verified JWTs, and verifies them again only when the issuer's
-// keys have changed.
+// jwtIdentity returns the identity in a JWT. It caches a verified JWT until the JWT expires, the issuer's keys change,
+// or the entry is evicted.
 func (a *Authn) jwtIdentity(ctx context.Context, token string, sum [sha256.Size]byte) (*access.Identity, error) {
 	now := a.now()
 	a.mu.Lock()
@@ -267,8 +268,8 @@ func (a *Authn) cache(sum [sha256.Size]byte, v *verified) {
 	a.cached[sum] = *v
 }
 
-// Wait returns how long callers from the address in ctx must wait, after too many failures, before their
-// credentials are checked again.
+// Wait returns how long callers from the address in ctx must wait, after too many failures, before the node verifies
+// further JWTs from that address.
 func (a *Authn) Wait(ctx context.Context) time.Duration {
 	return a.limiter.wait(addressOf(ctx), a.now())
 }
@@ -277,7 +278,7 @@ func (a *Authn) Wait(ctx context.Context) time.Duration {
 func (a *Authn) Failures() map[Check]uint64 { return a.failures.counts() }
 
 // KeysError returns descriptions of two problems. many is not empty if at least ManyFailures failures occurred in
-// the last minute. keys is not empty if the issuer's keys are unavailable.
+// the last minute. keys is not empty if the last attempt to load the issuer's keys failed.
 func (a *Authn) KeysError() (many, keys string) {
 	if n, details := a.failures.check(a.now()); n >= ManyFailures {
 		many = details

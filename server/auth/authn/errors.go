@@ -79,7 +79,7 @@ func (e *Error) GRPCStatus() *status.Status {
 		details = append(details, &errdetails.RetryInfo{RetryDelay: durationpb.New(e.RetryAfter)})
 	}
 	st := status.New(e.code, e.text)
-	if with, err := st.WithDetails(details...); err == nil { // unreachable: the messages are known
+	if with, err := st.WithDetails(details...); err == nil { // an error is unreachable: the messages are known
 		st = with
 	}
 	return st

@@ -23,8 +23,8 @@ import (
 const (
 	fileCheckInterval = time.Second
 	refetchAfter      = 5 * time.Second // minimum interval between fetches caused by unknown keys
-	// refreshAfter is the maximum age of fetched keys. It is also the maximum time for which a withdrawn key is
-	// still accepted.
+	// refreshAfter is the age at which fetched keys are fetched again. Until then, a withdrawn key is still accepted. If
+	// the fetch fails, the old keys remain in use.
 	refreshAfter = 10 * time.Minute
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes
@@ -107,8 +107,9 @@ func (k *keys) generation() uint64 {
 	return k.version
 }
 
-// load reads or fetches the keys. If the last attempt is less than `after` ago, load returns an error with the delay
-// until the next attempt. It returns nil if a concurrent call has loaded the keys.
+// load reads or fetches the keys, and stores the result or the error in k. If the last fetch is less than `after` ago,
+// load returns an *unavailableError with the delay until the next attempt. It returns nil if the keys are in a file, or
+// if a concurrent call has loaded them. It also returns an *unavailableError if ctx ends.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {
@@ -124,7 +125,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 	if !tried.IsZero() && now.Sub(tried) < after {
 		switch {
 		case tried.After(asked), k.file != "":
-			return nil // a concurrent call has loaded the keys
+			return nil // a concurrent call has loaded the keys, or the file was read recently
 		case err == nil:
 			err = errors.New("fetched recently")
 		}
@@ -272,8 +273,8 @@ func usableKey(key *jose.JSONWebKey) bool {
 	return true
 }
 
-// refresh reads the file if it has changed, or fetches the keys if they are too old. It returns an error if no valid
-// keys are available.
+// refresh reads the file if it has changed, or fetches the keys if they are too old. It returns the error of the last
+// attempt, even if older keys are still in use.
 func (k *keys) refresh(ctx context.Context) error {
 	k.mu.Lock()
 	due := fileCheckInterval
@@ -287,7 +288,7 @@ func (k *keys) refresh(ctx context.Context) error {
 	idle := k.tried.IsZero() || k.now().Sub(k.tried) >= due
 	k.mu.Unlock()
 	if idle {
-		_ = k.load(ctx, due) // fails only if the last attempt is too recent
+		_ = k.load(ctx, due) // fails only if the last attempt is too recent or ctx ends
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -24,7 +24,7 @@ const (
 	checkInterval = time.Second // minimum interval between two checks of the file
 )
 
-// ErrContent is returned for a file that contains no valid secret, or an invalid one.
+// ErrContent is returned for a file that is too large, has an invalid secret, or has no secret or too many of them.
 var ErrContent = errors.New("invalid secret file")
 
 // File is a file of secrets. It is safe for concurrent use.
@@ -44,9 +44,9 @@ type secrets struct { // immutable
 	sums  [][sha256.Size]byte
 }
 
-// Open reads a file of secrets, one per line. Empty lines and lines that begin with # are ignored. If onChange is
-// not nil, it is called with nil when new content is used. If new content is invalid, onChange is called once with
-// the error.
+// Open reads a file of secrets, one per line. Empty lines and lines that begin with # are ignored. If onChange is not
+// nil, it is called with nil when new content is used. If the file cannot be read or its content is invalid, onChange
+// is called with the error, once until the error changes.
 func Open(path string, onChange func(error)) (*File, error) {
 	f := &File{path: path, onChange: onChange}
 	s, err := read(path)
@@ -95,8 +95,7 @@ func (f *File) Reload() error {
 	return f.read()
 }
 
-// Refused returns the error of the content that was read last, or nil if that content is used. It does not read
-// the file.
+// Refused returns the error of the last read of the file, or nil if the content is used. It does not read the file.
 func (f *File) Refused() error {
 	if err := f.refused.Load(); err != nil {
 		return *err

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Grant adds rights and roles to a rule.
+// Grant adds rights and roles to a rule. It creates the rule if it does not exist.
 func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantResponse, error) {
 	asked := req.GetRule()
 	err := checkRule(asked)
@@ -71,7 +71,8 @@ func grant(t *access.Table, asked *pb.AccessRule) (*pb.AccessRule, error) {
 	return rule, nil
 }
 
-// Revoke removes rights and roles from a rule.
+// Revoke removes rights and roles from a rule. If the request contains neither, it removes all of them. A rule without
+// rights and roles is deleted.
 func (s *Service) Revoke(ctx context.Context, req *pb.RevokeRequest) (*pb.RevokeResponse, error) {
 	asked := req.GetRule()
 	err := checkRule(asked)

@@ -23,7 +23,8 @@ func (s *Service) WhoAmI(ctx context.Context, req *pb.WhoAmIRequest) (*pb.WhoAmI
 	}, nil
 }
 
-// ListAccess returns all entries of the access table. Tokens are returned without their hashes.
+// ListAccess returns the rules, roles, tokens and quotas, with the usage of each quota. Tokens are returned without
+// their hashes. The secret of the nodes is not returned.
 func (s *Service) ListAccess(context.Context, *pb.ListAccessRequest) (*pb.ListAccessResponse, error) {
 	if _, err := s.o.Serving.Session(); err != nil {
 		return nil, s.status("list", err)
@@ -54,8 +55,8 @@ func byName(rules []*pb.AccessRule) []*pb.AccessRule {
 	return rules
 }
 
-// TestAccess reports whether an identity has a right. If the request names no identity, it returns the rules that
-// grant the right.
+// TestAccess reports whether an identity has a right, and returns the rules that grant this right to the identity. If
+// the request names no identity, it returns all rules that grant the right.
 func (s *Service) TestAccess(_ context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
 	right := access.RightsFromProto([]pb.AccessRight{req.GetRight()})
 	switch {
