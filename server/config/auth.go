@@ -55,8 +55,8 @@ func (c *Config) checkAuth(k *checker) {
 	}
 }
 
-// checkURL rejects an http URL of another machine, because keys that are fetched without encryption can be
-// replaced in transit.
+// checkURL rejects values that are not URLs. It also rejects http URLs of other machines, because keys that are fetched
+// without encryption can be replaced in transit.
 func checkURL(k *checker, key, value string) {
 	u, err := url.Parse(value)
 	switch {
@@ -65,7 +65,7 @@ func checkURL(k *checker, key, value string) {
 	case u.Scheme == "https":
 	case u.Scheme == "http" && isLoopback(u.Hostname()):
 	default:
-		k.fail(key, "%q uses http and is not on this machine: keys can be replaced in transit over an unencrypted "+
-			"network; use https", value)
+		k.fail(key, "%q must be a URL with https, or with http on this machine: keys can be replaced in transit over "+
+			"an unencrypted network", value)
 	}
 }

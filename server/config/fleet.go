@@ -84,7 +84,7 @@ func (c *Config) checkFleetReach(k *checker) {
 	}
 }
 
-// checkFleetPrefix rejects a prefix that contains other keys.
+// checkFleetPrefix rejects an empty prefix, and one that overlaps with the prefix of the pair's keys.
 func (c *Config) checkFleetPrefix(k *checker) {
 	own := strings.Trim(c.Fleet.Prefix, "/") + "/"
 	if own == "/" {

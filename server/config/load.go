@@ -430,7 +430,7 @@ const formerUntil = "0.3.0"
 const removedGroup = "maintenance.autotune"
 
 // formerKeys returns the former names of a setting, which are accepted with a warning. Until release 0.1.0, the
-// message log and the process log shared one group of settings.
+// transaction log and the process log shared one group of settings.
 func formerKeys(key string) []string {
 	switch key {
 	case "wal.keep-bytes":

@@ -120,7 +120,8 @@ func (c *Config) checkPort(k *checker, group string, m MetricsTLS) {
 	}
 }
 
-// checkReach rejects listeners without TLS that other machines can reach, unless Insecure is set.
+// checkReach rejects listeners without TLS that other machines can reach. It also rejects a node of a pair that other
+// machines can reach and that cannot distinguish the other node from a client. It rejects nothing if Insecure is set.
 func (c *Config) checkReach(k *checker) {
 	if c.Insecure {
 		return

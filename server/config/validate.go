@@ -65,7 +65,7 @@ func (c *checker) oneOf(key, value string, allowed []string) {
 	}
 }
 
-// address checks that a value is host:port. anyPort permits port 0.
+// address checks that a value is host:port. anyPort also permits port 0, and an empty or unspecified host.
 func (c *checker) address(key, value string, anyPort bool) {
 	host, port, err := net.SplitHostPort(value)
 	if err != nil {
