@@ -78,7 +78,7 @@ func isTemporary(err error) bool {
 	}, r.Code)
 }
 
-// try repeats a request until it succeeds, fails permanently, or RetryFor has elapsed.
+// try repeats a request until it succeeds, fails permanently, RetryFor has elapsed, or ctx ends.
 func (p *Store) try(ctx context.Context, label string, do func(ctx context.Context) error) error {
 	start, pause := time.Now(), firstPause
 	for attempt := 1; ; attempt++ {

@@ -241,8 +241,9 @@ func (u *upload) putWhole() error {
 	})
 }
 
-// claim executes the request that creates the object, if its name is not in use. If the response of an earlier
-// attempt was lost, the existing object may be that of this Put. In that case, claim succeeds.
+// claim executes the request that creates the object. If the server supports If-None-Match, the request fails if the
+// name is in use. If the response of an earlier attempt was lost, the existing object may be that of this Put. In that
+// case, claim succeeds.
 func (u *upload) claim(do func(ctx context.Context, o minio.PutObjectOptions) error) error {
 	err := u.p.try(u.ctx, "write "+u.p.Path(u.name), func(ctx context.Context) error {
 		o := minio.PutObjectOptions{UserMetadata: map[string]string{}}

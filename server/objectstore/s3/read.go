@@ -21,7 +21,7 @@ const (
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16
-	// A read of at most smallRead bytes is fetched separately, unless its block is cached.
+	// A read of at most smallRead bytes is fetched separately, unless its block is cached or follows the last block.
 	smallRead = 4096
 )
 

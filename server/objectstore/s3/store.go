@@ -124,7 +124,7 @@ func (o Options) withDefaults() Options {
 const (
 	dialLimit      = 5 * time.Second
 	handshakeLimit = 10 * time.Second
-	maxErrorBody   = time.Minute
+	responseLimit  = time.Minute // maximum wait for the headers of a response
 	idleLimit      = time.Minute
 	copyBytes      = 256 << 10
 )
@@ -143,7 +143,7 @@ func (o Options) transport() (*http.Transport, error) {
 	}
 	return &http.Transport{
 		Proxy: http.ProxyFromEnvironment, DialContext: (&net.Dialer{Timeout: dialLimit}).DialContext,
-		TLSClientConfig: config, TLSHandshakeTimeout: handshakeLimit, ResponseHeaderTimeout: maxErrorBody,
+		TLSClientConfig: config, TLSHandshakeTimeout: handshakeLimit, ResponseHeaderTimeout: responseLimit,
 		IdleConnTimeout: idleLimit, MaxIdleConnsPerHost: o.Parallel + readAhead, DisableCompression: true,
 		WriteBufferSize: copyBytes, ReadBufferSize: copyBytes,
 	}, nil
