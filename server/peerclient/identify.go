@@ -24,13 +24,13 @@ import (
 
 const (
 	tokenKey        = "lockstep-peer-token" // metadata key of the pair's secret
-	refusalInterval = 10 * time.Second      // minimum between logged refusals
+	refusalInterval = 10 * time.Second      // minimum interval between logged refusals
 )
 
 // queueMethods is the prefix of the methods of QueueService, which the other node never calls.
 var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:gochecknoglobals // a constant
 
-// Authenticator authenticates calls of the other node of the pair.
+// Authenticator authenticates calls of the other node of the pair, and calls that a node of the pair forwards.
 type Authenticator struct {
 	// Names returns the accepted names. The other node's certificate must contain one of them. If Names is nil,
 	// certificates are ignored.
@@ -42,8 +42,9 @@ type Authenticator struct {
 	logged time.Time
 }
 
-// Authenticate returns the identity of the other node. It returns nil for another caller, for methods that the
-// other node never calls, and for calls with the credentials of a user or an application.
+// Authenticate returns the identity of the other node or, for a forwarded call, that of the original caller. An invalid
+// forwarded call is an error. Authenticate returns nil for another caller, for methods that the other node never calls,
+// and for calls with the credentials of a user or an application.
 func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
@@ -71,7 +72,7 @@ func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, err
 }
 
 // NonPeer returns an error that matches access.ErrNotPeer. It contains the reason why the caller is not accepted as
-// the other node.
+// the other node. NonPeer logs the error, at most once per refusalInterval.
 func (i *Authenticator) NonPeer(ctx context.Context) error {
 	var reason []string
 	if i.Names != nil {

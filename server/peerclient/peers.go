@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package peerclient implements the client for the other node of the pair. It requests the status, maintenance
-// operations, digests and intact copies of messages.
+// operations, digests and intact copies of messages. It also authenticates calls of the other node (Authenticator), and
+// connects to nodes of other pairs (Remotes).
 package peerclient
 
 import (
@@ -32,7 +33,7 @@ import (
 // The client sends a ping if it has received no data for peerPing. A node that does not respond within
 // peerTimeout is unreachable.
 const (
-	peerPing    = 2 * time.Second
+	peerPing    = 10 * time.Second // the minimum that gRPC accepts
 	peerTimeout = 3 * time.Second
 	peerBackoff = 500 * time.Millisecond // maximum delay between attempts to connect
 )

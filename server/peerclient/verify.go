@@ -18,7 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// maxDigestBytes is greater than the size of the digests of the maximum number of queues.
+// maxDigestBytes is the maximum size of a response with the digests of all queues.
 const maxDigestBytes = 64 << 20
 
 // QueueDigests returns a node's rolling digests at the record atLSN. The response also contains the known corruption
