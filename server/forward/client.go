@@ -32,7 +32,7 @@ const (
 	maxFence = 3 * time.Second
 )
 
-// ErrTooManyPairs is returned if a client uses queues of more than 1,024 pairs.
+// ErrTooManyPairs is returned if a client uses queues of more than 1,024 pairs, or another pair after Close.
 var ErrTooManyPairs = errors.New("client uses queues of too many pairs")
 
 // Options configures New. All fields are required.
@@ -142,7 +142,8 @@ func (c *Client) walk() *walk {
 	}
 }
 
-// follow reports whether the call must be sent again, to w.at. Otherwise, it returns the error for the caller.
+// follow reports whether the call must be sent again, to w.at. Otherwise, it returns the error for the caller. Before
+// another attempt at the same pair, it waits.
 func (w *walk) follow(ctx context.Context, err error) (again bool, _ error) {
 	if err == nil {
 		return false, nil
