@@ -51,7 +51,7 @@ func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().B
 // updateCount updates the registry's count of the consumer's bytes if the number has changed by at least step. The
 // count includes the outbox, and the bytes delivered since the client's last message that the node may still be
 // buffering. A client that reads but does not respond is therefore counted like a client that does not read. This
-// only reduces the batch size of other consumers.
+// only reduces the outbox limit and the batch size of the consumers.
 func (c *Consumer) updateCount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unconfirmedBytes, maxUnconfirmedBatches*l.BatchBytes)

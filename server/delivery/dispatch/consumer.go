@@ -54,7 +54,8 @@ func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.acce
 
 // Event contains updates for a consumer's client.
 type Event struct {
-	// Messages are in order of sequence, except for redeliveries and in queues with priorities.
+	// Messages are in order of sequence, except in queues with priorities. Redelivered, delayed, deferred and parked
+	// messages follow later ones.
 	Messages []Message
 	// Confirmed is the highest confirmation number for which all outcomes are committed, or 0 if it has not changed.
 	Confirmed uint64

@@ -12,7 +12,7 @@ import (
 
 // Acknowledgement deadlines (INV-22). The deadline of a message is ack_timeout after Next returned it, unless
 // Extend sets another deadline. One timer per subscription checks all messages in flight, at most once per
-// deadlineStep. A subscription without an ack_timeout has no timer.
+// deadlineStep. A subscription has no timer if neither it nor its consumers have an ack_timeout.
 //
 // An overdue message is released like a message of a lost consumer. Its consumer is then silent until the
 // client's next request: it receives no messages, and its unsent messages are requeued. Therefore a stopped
@@ -48,7 +48,7 @@ type consumerDeadlines struct {
 	stalled  bool              // unsent messages were overdue, and Next has not been called since
 
 	expired, refused []uint64 // sequences for the next event
-	late             lateSet  // expired and not redelivered; their outcomes are refused
+	late             lateSet  // expired and not redelivered to the consumer; their outcomes are refused
 }
 
 // lateSet contains the most recently expired sequences. The zero lateSet is empty.
@@ -114,7 +114,7 @@ func (c *Consumer) timeout() time.Duration {
 	return min(own, of)
 }
 
-// Extend sets the deadline of the given messages to the duration by from now. If by is 0, AckTimeout is used.
+// Extend sets the deadline of the given messages to the current time plus by. If by is 0, AckTimeout is used.
 // Extend ignores messages that are not in flight at the consumer. It has no effect without an AckTimeout.
 func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d := c.d

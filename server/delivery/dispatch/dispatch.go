@@ -49,8 +49,8 @@ import (
 
 // Errors of this package.
 var (
-	// ErrClosed is returned by Attach and Next after the registry was closed without a reason. Attach also returns
-	// it during Seek.
+	// ErrClosed is returned by Attach, Settle and Next after the registry was closed without a reason. Settle and Next
+	// also return it after a failed Seek, and Attach during Seek.
 	ErrClosed = errors.New("consumers are closed")
 	// ErrMoved is returned by Next and Settle if Seek has moved the subscription. Earlier deliveries and their
 	// outcomes are invalid.
@@ -111,8 +111,8 @@ type Source interface {
 	// Filter returns a function that reports whether a stored record matches the subscription's filter, or nil without a
 	// filter.
 	Filter(key Key) (matches func(record []byte) bool, err error)
-	// Filters returns a value that changes whenever the result of Filter may change. The value changes before messages
-	// that are published after that can be read.
+	// Filters returns a value that changes whenever the result of Filter may change. Messages that are published after a
+	// change of the filter cannot be read before the value has changed.
 	Filters() uint64
 	// Watch returns a channel that receives a value after changes of the queue. One value can represent several
 	// changes. cancel ends the watch.
@@ -164,8 +164,8 @@ type Limits struct {
 
 // Counters counts deliveries. It can be shared by successive registries.
 type Counters struct {
-	// Delivered and DeliveredBytes include redeliveries. Redelivered counts redelivered messages: those that a
-	// consumer requeued, and those requeued because a consumer was lost.
+	// Delivered and DeliveredBytes include redeliveries. Redelivered counts redelivered messages: those that a consumer
+	// nacked, and those requeued because a consumer was lost or their acknowledgement deadline had passed.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
@@ -386,8 +386,8 @@ func (r *Registry) retire(d *dispatcher) {
 	}
 }
 
-// fail ends a dispatcher and its consumers. The next Attach creates a dispatcher that starts at the
-// subscription's floor.
+// fail ends a dispatcher and its consumers. The next Attach creates a dispatcher that starts at the subscription's
+// first unacknowledged message.
 func (r *Registry) fail(d *dispatcher, reason error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

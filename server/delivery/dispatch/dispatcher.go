@@ -58,7 +58,7 @@ type dispatcher struct {
 	// corrupt contains the corrupt messages, which are skipped and retried periodically.
 	corrupt    sequences
 	committing settlement // taken by settle and not committed yet; contains only the outcomes
-	returning  bool       // messages of a lost consumer will be requeued soon; no newer message may precede them
+	returning  bool       // messages of a lost or silent consumer will be requeued soon, before newer ones
 	drains     bool       // a consumer has requested a drain since the last read
 	reading    bool       // a read is in progress, without mu
 	pending    settlement
@@ -323,10 +323,10 @@ func (d *dispatcher) readOn(
 	return messages, progressed, nil
 }
 
-// demand delivers buffered messages. It returns how many more messages the consumers can accept (want), at most
-// most. If want is not 0, the caller must read the sequences in again or, if again is empty, new messages with from.
-// It must then call endRead. queueChanged reports that the queue has changed, and that the order was notified of the
-// change.
+// demand delivers buffered messages. It returns how many more messages the consumers can accept (want), limited to
+// most. If want is not 0, the caller must read the sequences that again contains. If again is empty, it must read new
+// messages with the returned order. It must then call endRead. queueChanged reports that the queue has changed, and
+// that the order was notified of the change.
 func (d *dispatcher) demand(most int, changed <-chan struct{}) (want int, again []uint64, from order,
 	queueChanged bool,
 ) {

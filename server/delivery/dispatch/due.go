@@ -20,7 +20,7 @@ func (r *Registry) Acknowledged(queue uint64, acks []Range) {
 	}
 }
 
-// InFlight returns the sequences that must not be dead-lettered now. These messages are in flight at a consumer of
+// InFlight returns those of the sequences that must not be dead-lettered now. These messages were sent to a consumer of
 // any subscription of the queue, have an uncommitted outcome, or will be acknowledged because they do not match a
 // filter.
 func (r *Registry) InFlight(queue uint64, sequences []uint64) (held []uint64) {
@@ -53,7 +53,7 @@ func (d *dispatcher) answered(sequences []uint64) []uint64 {
 	return slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool { return open[sequence] })
 }
 
-// unanswered removes the sequences that have an uncommitted outcome in place, and returns the remaining sequences.
+// unanswered removes, in place, the sequences that have an uncommitted outcome. It returns the remaining sequences.
 func (d *dispatcher) unanswered(sequences []uint64) []uint64 {
 	return d.skipped.without(d.pending.without(d.committing.without(sequences)))
 }

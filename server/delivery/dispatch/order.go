@@ -8,8 +8,8 @@ import "context"
 // needs a selective order. The caller must hold d.mu for all methods except read. Only the deliver goroutine calls
 // read.
 type order interface {
-	// demand delivers buffered messages. It returns how many more messages the consumers can accept (want), at most
-	// most. The sequences in again (ascending) must be read and delivered before new messages. demand sets
+	// demand delivers buffered messages. It returns how many more messages the consumers can accept (want), limited to
+	// most. The sequences that again contains (ascending) must be read and delivered before new messages. demand sets
 	// dispatcher.noReceiver.
 	demand(most int) (want int, again []uint64)
 	read(ctx context.Context, want, maxBytes int) (messages []Message, next uint64, err error)

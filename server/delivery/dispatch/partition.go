@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// maxDivided is the number of consumer IDs among which partitions are divided. Consumers with other IDs are active only
-// if these are not available.
+// maxDivided is the maximum number of consumer IDs among which partitions are divided. Consumers with further IDs are
+// active only if consumers with these IDs are not available.
 const maxDivided = 256
 
 // division is the part of a dispatcher that concerns a partition of a partitioned queue. The zero value is that of

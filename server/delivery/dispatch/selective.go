@@ -29,7 +29,7 @@ const (
 //   - Deferred messages: if no eligible consumer with credit accepts a message, its sequence is deferred. A deferred
 //     message does not block others. It is read again when an eligible consumer attaches or has credit.
 //
-// Deferred and parked messages of a subscription use at most about 8 MiB. Beyond that, no new messages are read.
+// Deferred and parked messages of a subscription use at most about 10 MiB. Beyond that, no new messages are read.
 type selective struct {
 	d             *dispatcher
 	exclusive     bool

@@ -60,8 +60,7 @@ func (s *settlement) ack(r Range, foreign bool) {
 	s.acks = append(s.acks, r)
 }
 
-// without removes the sequences that have an outcome in s from sequences in place, and returns the remaining
-// sequences.
+// without removes, in place, the sequences that have an outcome in s. It returns the remaining sequences.
 func (s *settlement) without(sequences []uint64) []uint64 {
 	if len(sequences) == 0 || s.empty() {
 		return sequences

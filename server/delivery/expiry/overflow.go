@@ -57,8 +57,8 @@ func (t *overflow) RunOnce(ctx context.Context) (wait time.Duration, err error) 
 	return wait, err
 }
 
-// processQueue moves the excess messages of a queue. It reports whether some of them remain in the queue because
-// they are in flight, do not fit into the dead-letter queue, or are unreadable.
+// processQueue moves the excess messages of a queue, and removes excess retained messages. It reports whether some
+// messages remain in the queue because they are in flight, do not fit into the dead-letter queue, or are unreadable.
 func (t *overflow) processQueue(ctx context.Context, id uint64) (postponed bool, err error) {
 	for {
 		q, ok := query.ExpiryOf(t.o.Store, id)

@@ -37,7 +37,7 @@ const (
 	failedAgain  = time.Second
 )
 
-// Options configures New. All fields except More are required.
+// Options configures New. All fields except More and Deleted are required.
 type Options struct {
 	Store     *store.Store
 	Primary   txn.Committer

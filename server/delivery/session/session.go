@@ -31,7 +31,8 @@ const (
 	// DeliveryBatchBytes is the approximate maximum size of one gRPC message to a consumer or a browser.
 	DeliveryBatchBytes = 1 << 20
 	outboxBytes        = 4 << 20
-	// The connections of all consumers may buffer at most limits.pending-bytes divided by waitingFraction.
+	// The connections of all consumers may buffer at most limits.pending-bytes divided by waitingFraction, or outboxBytes
+	// if that is more.
 	waitingFraction = 4
 	settleRetry     = 50 * time.Millisecond
 )
@@ -102,7 +103,7 @@ func (s *Session) SetPaused(paused bool) {
 func (s *Session) Paused() bool { return s.paused.Load() }
 
 // End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and
-// tasks. The primary is stopped first, because a task that waits for a commit ignores its context until the
+// tasks. The primary is stopped before the wait, because a task that waits for a commit ignores its context until the
 // primary stops.
 func (s *Session) End(reason error) {
 	s.stop(reason)
@@ -235,9 +236,9 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves the dead messages that fit to the dead-letter queue. If some do not fit, it returns their sequences and
-// a *dispatch.FullError. A message that an earlier attempt with an unknown outcome has moved is acknowledged, so it
-// is not moved again.
+// Move moves dead messages to the dead-letter queue. Without a dead-letter queue, it discards them. If some messages do
+// not fit, it returns their sequences and a *dispatch.FullError. A message that an earlier attempt with an unknown
+// outcome has moved is acknowledged, so it is not moved again.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {

@@ -89,8 +89,8 @@ type Decision struct {
 }
 
 // Decide commits a decision. It returns the decider of this decision, or of an earlier decision with the same
-// result. Decide returns when the decision is applied or the primary has stopped, even if ctx ends earlier. Its
-// errors are those of txn.Propose.
+// result. Decide returns when the decision is applied or the primary has stopped, even if ctx ends earlier. Its errors
+// are those of txn.Propose, and that of ctx if ctx ends while another call uses the transaction.
 func (m *Manager) Decide(ctx context.Context, d Decision) (by txn.Decider, err error) {
 	unlock, err := m.lock(ctx, d.XID)
 	if err != nil {
