@@ -29,8 +29,7 @@ type Severity int
 const (
 	// Info is the severity of a condition that requires no action.
 	Info Severity = iota + 1
-	// Warning is the severity of a condition that requires action soon. Something is at risk, but nothing is lost or
-	// refused.
+	// Warning is the severity of a condition that requires action soon, because something is at risk or restricted.
 	Warning
 	// Critical is the severity of a condition that requires immediate action, because messages are refused or at
 	// risk.
@@ -57,7 +56,8 @@ type Scope int
 const (
 	// OfNode is the scope of a condition of one node. The other node also reports the condition.
 	OfNode Scope = iota + 1
-	// OfPair is the scope of a condition of the pair. Each node detects the condition independently.
+	// OfPair is the scope of a condition of the pair. The active detects the condition, or each node that has the cluster
+	// record (see InRecord). The other node also reports the condition of the active.
 	OfPair
 )
 

@@ -83,7 +83,7 @@ func (f *findings) record(st *failover.Status) {
 	}
 }
 
-// waits reports whether a node in this role serves neither clients nor the other node.
+// waits reports whether a node in this role neither serves clients nor follows an active node.
 func waits(r failover.Role) bool {
 	return !slices.Contains([]failover.Role{
 		failover.RoleActive, failover.RoleActiveAlone, failover.RoleStandby, failover.RoleSyncing, failover.RoleCatchingUp,

@@ -93,7 +93,7 @@ type Prepared struct {
 
 // Certificate is a certificate file used by a node.
 type Certificate struct {
-	// Use is "node", "etcd", "raft", "metrics", "console" or "witness".
+	// Use is "node", "etcd", "raft", "metrics", "console", "site" or "witness".
 	Use string
 	// CA reports whether File contains CA certificates, which verify certificates of other components.
 	File string

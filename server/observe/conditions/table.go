@@ -345,13 +345,13 @@ func ofFleets() []Definition {
 		},
 		{
 			Kind: FleetQueuesFenced, Severity: Critical, Scope: OfPair,
-			Cause: "Queues are fenced for more than 12 s, because the other pair of their move does not respond. Clients " +
-				"cannot use the queues.",
+			Cause: "Queues have been fenced for more than 12 s, because the other pair of their move does not respond. " +
+				"Clients cannot use the queues.",
 			Action: "Start the pair in the details: it continues or cancels the move. `lockstep fleet moves` shows the error.",
 		},
 		{
 			Kind: FleetMoveStuck, Severity: Warning, Scope: OfPair,
-			Cause: "A move of queues had no progress for 5 minutes.",
+			Cause: "A move of queues has made no progress for 5 minutes.",
 			Action: "The details contain the reason. Start the other pair of the move, or cancel the move with `lockstep " +
 				"fleet move --cancel`.",
 		},
@@ -422,8 +422,8 @@ func ofTheDisk() []Definition {
 		},
 		{
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
-			Cause: "Publishes are refused: the active node's disk is below `disk.low-watermark`. Consumers " +
-				"continue.",
+			Cause: "Publishes are refused: the free space of the active node's disk is below `disk.low-watermark`. " +
+				"Consumers continue.",
 			Action: "Free or add space on the active node. If the standby has more space, `lockstep switchover` " +
 				"resumes publishes immediately.",
 		},
@@ -548,7 +548,7 @@ func ofTheMachine() []Definition {
 		},
 		{
 			Kind: AuthFailures, Severity: Info, Scope: OfNode,
-			Cause: "More than 100 calls within a minute had an invalid or expired token or certificate: a client " +
+			Cause: "At least 100 calls within a minute had an invalid or expired token or certificate: a client " +
 				"with an old token, or an attack.",
 			Action: "Find the address in the log, and give that client a valid token, or block it. Other clients " +
 				"are not affected.",

@@ -139,8 +139,8 @@ func messageFamilies() []family {
 		counter("messages_acknowledged_total", "Message acknowledgements applied on this node since its start, one "+
 			"for each subscription.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Acknowledged) }),
-		counter("messages_released_total", "Messages nacked or released by consumers, or requeued when a consumer "+
-			"disconnected, applied on this node since its start.",
+		counter("messages_released_total", "Messages nacked by consumers, or requeued because a consumer disconnected or "+
+			"their acknowledgement deadline had passed, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Released) }),
 		counter("messages_moved_total", "Messages moved to a dead-letter queue or back, applied on this node since "+
 			"its start.",
@@ -162,7 +162,8 @@ func messageFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.node.Activity.Delivered) }),
 		counter("delivered_bytes_total", "Bytes of messages delivered to consumers by this node since its start.",
 			func(s *snapshot) float64 { return float64(s.extra.DeliveredBytes) }),
-		counter("messages_redelivered_total", "Messages redelivered after a nack, release or consumer disconnect.",
+		counter("messages_redelivered_total", "Messages redelivered by this node after a nack, a consumer disconnect or a "+
+			"passed acknowledgement deadline.",
 			func(s *snapshot) float64 { return float64(s.extra.Redelivered) }),
 		counter("messages_ack_expired_total", "Messages requeued by this node because their acknowledgement deadline had "+
 			"passed.",
@@ -192,8 +193,8 @@ func messageFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.store.QueuesPaused) }),
 		gauge("consumers", "Consumers attached to this node.",
 			func(s *snapshot) float64 { return float64(s.node.Activity.Consumers) }),
-		gauge("publishes_refused", "1 while this node is active and refuses publishes because its disk is nearly "+
-			"full.", func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.PublishesRefused)) }),
+		gauge("publishes_refused", "1 while the active node refuses publishes because its disk is nearly full.",
+			func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.PublishesRefused)) }),
 	}
 }
 
@@ -316,7 +317,7 @@ func diskFamilies() []family {
 
 func corruptionFamilies() []family {
 	return []family{
-		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes.",
+		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes or sites.",
 			func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.DigestsDiffer)) }),
 		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
@@ -405,7 +406,7 @@ func processFamilies() []family {
 			func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
 		gaugeOf("build_info", "", "Always 1; the label contains the version.", []string{"version"},
 			func(s *snapshot, put emitFunc) { put(1, s.node.Version) }),
-		gauge("connections", "Open connections to the node's port: from clients, the CLI and the other node.",
+		gauge("connections", "Open connections to the node's gRPC and AMQP ports: from clients, the CLI and the other node.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.Open) }),
 		gauge("unprocessed_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
 			"memory.budget, the largest connections are throttled, and closed if they stay large.",
@@ -436,8 +437,8 @@ func processFamilies() []family {
 				}
 			}),
 		gaugeOf("certificate_expires_in_seconds", whenTLS,
-			"Seconds until a certificate of this node (of: node, etcd, raft, metrics, console) or of the witness (of: "+
-				"witness) expires; negative after expiry.",
+			"Seconds until a certificate of this node (of: node, etcd, raft, metrics, console, site) or of the "+
+				"witness (of: witness) expires; negative after expiry.",
 			[]string{"of", "file"},
 			func(s *snapshot, put emitFunc) {
 				put = distinct(put)

@@ -120,7 +120,7 @@ func (l *Latencies) Committed(d time.Duration) { l.commit.Observe(d.Seconds()) }
 // Acknowledged records the time from sending a batch to the standby to the acknowledgement by the standby.
 func (l *Latencies) Acknowledged(d time.Duration) { l.replicate.Observe(d.Seconds()) }
 
-// Written records the duration of a write to the log, including the sync.
+// Written records the duration of a write to the log, including the sync with sync=always.
 func (l *Latencies) Written(d time.Duration) { l.write.Observe(d.Seconds()) }
 
 // Paused records the pause of a move of queues to this pair. It does nothing if l is nil.

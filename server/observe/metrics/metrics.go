@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics implements the monitoring of a node over HTTP on a separate port: Prometheus metrics, three
-// probes, and Go profiles. All values are read on request, from the same sources as those of `lockstep status`.
+// probes, and Go profiles. All values except the histograms (Latencies) are read on request, from the same sources as
+// those of `lockstep status`.
 package metrics
 
 import (
@@ -207,7 +208,7 @@ func active(w http.ResponseWriter, st nodestatus.Node) {
 	writeRole(w, st.Pair.Role, st.Pair.Reason)
 }
 
-// recordedWaits is the sampling interval of lock waits: one of recordedWaits is recorded.
+// recordedWaits is the sampling interval of lock waits: one in recordedWaits waits is recorded.
 const recordedWaits = 10
 
 // contention serves the mutex profile, which attributes lock waits to the lock holders. Waits are recorded only
