@@ -53,7 +53,8 @@ func (s Environment) dialer(options []grpc.DialOption) replication.Dialer {
 	return replication.NewDialer(options...)
 }
 
-// dialOptions returns the options for connections to the other node, except those of dialer.
+// dialOptions returns the options with the dialer of the environment. They are for all gRPC connections except those
+// of replication, which dialer creates.
 func (s Environment) dialOptions(options []grpc.DialOption) []grpc.DialOption {
 	if s.Dial == nil {
 		return options

@@ -52,7 +52,7 @@ func (n *node) newFleet() (err error) {
 	return nil
 }
 
-// runRemoval stops serving clients when the pair is removed from its fleet as lost, until ctx ends.
+// runRemoval stops serving clients while the pair is removed from its fleet as lost. It runs until ctx ends.
 func (n *node) runRemoval(ctx context.Context) {
 	d := n.fleet.AwaitDirectory(ctx)
 	for removed := false; ctx.Err() == nil; {

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// memoryOutsideLimits is the maximum memory, in bytes, that a process uses for stacks, connections and requests
-	// in progress, in addition to the budget. The memory limit includes it, but at most a quarter of the budget.
+	// memoryOutsideLimits is the assumed maximum memory, in bytes, that a process uses for stacks, connections and
+	// requests in progress. The memory limit includes it, but at most a quarter of the budget.
 	memoryOutsideLimits = 64 << 20
 	memoryInterval      = 2 * time.Second
 	// memorySlack is the minimum amount of garbage, in percent of the memory in use, that the limit permits. If the

@@ -51,7 +51,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Errors of Run, in addition to those of packages store and failover.
+// Errors of Run, in addition to those of packages config, store and failover.
 var (
 	ErrListen = errors.New("cannot listen")
 	// ErrStandaloneData is returned if a standalone node is started on the data directory of a pair.
@@ -233,7 +233,7 @@ type node struct {
 	history     *history.Recorder
 	console     *consolePort // nil without a console
 	amqp        *amqpPort    // nil without AMQP
-	inProcess   *inProcess   // nil without a console and AMQP
+	inProcess   *inProcess   // nil if no component of this process calls the services
 	deliveries  dispatch.Counters
 	connections *admission.Listener
 	peerHosts   atomic.Pointer[map[string]bool] // hosts of the other node
@@ -324,8 +324,8 @@ func (n *node) join(fs vfs.FS) (err error) {
 	return nil
 }
 
-// serve runs all components of the node until parent ends or one of them fails. It then stops them in the reverse
-// order.
+// serve runs all components of the node until parent ends, a restart is requested, or a required component fails. It
+// then stops them in the reverse order.
 func (n *node) serve(parent context.Context, listener net.Listener, onReady func(Ready)) error {
 	// All components run until the role is handed over.
 	ctx, cancel := context.WithCancelCause(context.WithoutCancel(parent))

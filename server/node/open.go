@@ -30,7 +30,7 @@ import (
 
 const frameSlackBytes = 1 << 20
 
-// listen opens the listener of the node's port. It adds advice to common errors.
+// listen opens a TCP listener. It adds advice to common errors.
 func listen(ctx context.Context, address string) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", address)
@@ -38,14 +38,14 @@ func listen(ctx context.Context, address string) (net.Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, fmt.Errorf("%w: %s is in use by another process; stop it, or set listen to another port: %w",
+		return nil, fmt.Errorf("%w: %s is in use by another process; stop it, or configure another port: %w",
 			ErrListen, address, err)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, fmt.Errorf("%w: this machine has no address %s; set listen to a local address: %w", ErrListen,
+		return nil, fmt.Errorf("%w: this machine has no address %s; configure a local address: %w", ErrListen,
 			address, err)
 	case errors.Is(err, os.ErrPermission):
-		return nil, fmt.Errorf("%w: no permission for %s; ports below 1024 need a privilege, set listen to a higher "+
-			"one: %w", ErrListen, address, err)
+		return nil, fmt.Errorf("%w: no permission for %s; ports below 1024 require a privilege, configure a higher "+
+			"port: %w", ErrListen, address, err)
 	default:
 		return nil, fmt.Errorf("%w on %s: %w", ErrListen, address, err)
 	}

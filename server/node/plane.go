@@ -215,7 +215,7 @@ func (p *dataPlane) beginServing() {
 	p.serveByRole()
 }
 
-// serveByRole starts or ends the session according to the role of the site.
+// serveByRole starts or ends the session according to siteRefusal.
 func (p *dataPlane) serveByRole() {
 	for {
 		refusal := p.siteRefusal()
@@ -225,7 +225,7 @@ func (p *dataPlane) serveByRole() {
 			p.refuse(refusal)
 		}
 		if (p.siteRefusal() == nil) == (refusal == nil) {
-			return // the site's role has not changed in the meantime
+			return // the result has not changed in the meantime
 		}
 	}
 }

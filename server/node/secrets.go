@@ -42,7 +42,7 @@ type voterCertificate struct {
 }
 
 type watchedFiles struct {
-	of     string // "node", "etcd", "raft", "metrics", "console", or the name of a setting
+	of     string // "node", "etcd", "raft", "metrics", "console", "site", or the name of a setting
 	source interface {
 		Check()
 		Reload() error

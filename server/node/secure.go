@@ -53,8 +53,8 @@ func (n *node) acceptPeer() func(*x509.Certificate) error {
 }
 
 // peerAuthenticator returns the authenticator of the other node. It returns nil if neither certificates nor a peer
-// token authenticate the nodes. That is permitted only if no other machine can reach the node, or with the setting
-// insecure.
+// token authenticate the nodes. That is permitted only for a standalone node, if no other machine can reach the node,
+// or with the setting insecure.
 func (n *node) peerAuthenticator() *peerclient.Authenticator {
 	i := &peerclient.Authenticator{Tokens: n.secrets.peerToken, Logger: n.log}
 	if n.cfg.TLS.On() && n.cfg.TLS.CA != "" {

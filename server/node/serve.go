@@ -89,7 +89,7 @@ func (n *node) openAudit() (*audit.Log, error) {
 	return l, nil
 }
 
-// logNotServing logs why the node does not serve clients, each time the reason changes, until ctx ends.
+// logNotServing logs why the node is neither active nor in sync, each time the reason changes, until ctx ends.
 func (n *node) logNotServing(ctx context.Context) {
 	last := ""
 	for {

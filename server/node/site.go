@@ -31,7 +31,8 @@ func (n *node) newSite() {
 	n.site.SetMaxLag(n.cfg.Site.MaxLag.Std())
 }
 
-// siteStatus returns the status of the site, for the conditions. It returns nil if the pair has no sites.
+// siteStatus returns the status of the site, for the status, the conditions and the metrics. It returns nil if the pair
+// has no sites.
 func (n *node) siteStatus() *conditions.Site {
 	if !n.site.Configured() {
 		return nil
@@ -65,7 +66,8 @@ func (n *node) siteDialOptions() []grpc.DialOption {
 	return n.environment.dialOptions(site.DialOptions(n.secrets.site, n.secrets.siteToken))
 }
 
-// supports returns an error if a node of the pair does not support records that use a feature: sites or fleets.
+// supports returns an error if a node of the pair does not support the log records of sites and fleets. feature is the
+// name of the feature in the error.
 func (n *node) supports(feature string) error {
 	st := n.runner.Status()
 	if missing, is := st.MissingFeature(failover.FeatureQueues); is {
