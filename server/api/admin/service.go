@@ -115,8 +115,8 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// unusedFiles returns the files that an operator may remove. It ignores directories that cannot be read, because
-// a condition reports them.
+// unusedFiles returns the files that an operator may remove. Directories that cannot be listed are logged at debug
+// level and omitted.
 func (a *Service) unusedFiles(archive string) []*pb.UnusedFile {
 	left, err := a.store.LeftBehind()
 	if err != nil {

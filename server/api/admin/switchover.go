@@ -15,8 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/protoconv"
 )
 
-// Switchover makes the named node active. If the request names no node, it selects the standby. Both nodes accept
-// the call.
+// Switchover makes a node active: the node `to` or, if the node `from` is active, the other one. If the request names
+// neither, it selects the standby. If no switchover is needed, the response contains Already. Both nodes accept the
+// call.
 func (a *Service) Switchover(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	timeout := req.GetTimeout().AsDuration()
 	if timeout < 0 {

@@ -62,7 +62,7 @@ var (
 	// ErrSiteSwitch is returned if a planned switch has failed and was rolled back.
 	ErrSiteSwitch = errors.New("switch of the primary site failed")
 	// ErrSitePrimaryAnswers is returned if a promotion is refused because the primary site responds.
-	ErrSitePrimaryAnswers = errors.New("primary site answers")
+	ErrSitePrimaryAnswers = errors.New("primary site responds")
 	// ErrSiteDiverged is returned if a site has transactions that the primary lacks.
 	ErrSiteDiverged = errors.New("site has transactions that the primary lacks")
 	// ErrSiteBehind is returned if the log of the primary no longer contains the position of a replica.
@@ -265,9 +265,9 @@ func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 // errorTable maps errors to reasons, and reasons to errors. Lookups use the first match. Therefore specific errors
 // precede general errors.
 var errorTable = []mapping{
+	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // precedes the reason for the refusal
 	// ErrOutcomeUnknown precedes the errors that it may wrap. Their reasons NOT_ACTIVE and BLOCKED mean that nothing
 	// was executed.
-	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // precedes the reason for the refusal
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
@@ -398,10 +398,6 @@ var errorTable = []mapping{
 	{store.ErrNotFenced, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
 	{txn.ErrNotOwned, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
 	{txn.ErrFleetChanged, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
-	{txn.ErrMoved, pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE},
-	{txn.ErrMoveChanged, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
-	{txn.ErrMoveIncomplete, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
-	{txn.ErrTooManyMoves, pb.ErrorReason_ERROR_REASON_FLEET_STATE},
 	{failover.ErrForce, pb.ErrorReason_ERROR_REASON_FORCE},
 	{failover.ErrStopped, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN},
 	{txn.ErrSiteChange, pb.ErrorReason_ERROR_REASON_SITE_ROLE},
@@ -443,8 +439,8 @@ func WithRedirect(err error, redirect func() *NotActiveError) error {
 	return redirect()
 }
 
-// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo. If the node is not active, the status
-// also has a NotActive detail. ToStatus returns nil and gRPC statuses unchanged.
+// ToStatus converts an error to a gRPC status with the reason in an ErrorInfo. The status also has the details of
+// specific errors, such as NotActive and NotOwner. ToStatus returns nil and gRPC statuses unchanged.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil

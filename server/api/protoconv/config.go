@@ -40,8 +40,8 @@ func fieldNames(fields txn.ConfigMask) (names []string) {
 	return names
 }
 
-// QueuePolicy converts a policy. It ignores dead_letter, because only the store can resolve the name. Errors wrap
-// ErrInvalid.
+// QueuePolicy converts a policy. It ignores dead_letter of the defaults, because only the store can resolve the name.
+// Errors wrap ErrInvalid.
 func QueuePolicy(in *pb.QueuePolicy) (p txn.QueuePolicy, err error) {
 	if p.Priority = uint64(in.GetPriority()); p.Priority > txn.MaxPolicyPriority {
 		return p, fmt.Errorf("%w: priority is %d, maximum is %d", apierror.ErrInvalid, p.Priority, txn.MaxPolicyPriority)

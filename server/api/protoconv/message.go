@@ -44,8 +44,8 @@ func AttributesBytes(m *pb.Message) int {
 
 const timesBytes = 16 // approximate size of a priority and two times
 
-// Millis converts a duration from 0 to txn.MaxTime to milliseconds, rounded up. It converts nil to 0. The error
-// contains name.
+// Millis returns a duration in milliseconds, rounded up. It returns 0 for nil. If the duration is negative or exceeds
+// txn.MaxTime, it returns an error that contains name.
 func Millis(name string, d *durationpb.Duration) (uint64, error) {
 	return millis(name, d, apierror.ErrInvalid)
 }
@@ -74,8 +74,8 @@ func setDelivery(a *txn.Attributes, m *pb.Message, nowMS int64) (err error) {
 	return err
 }
 
-// atOrIn returns the time at, or else nowMS plus the duration in, in milliseconds since 1970. It returns 0 if
-// neither at nor in is set.
+// atOrIn returns a time in milliseconds since 1970: `at` or, if `in` is set, nowMS plus `in`. It returns 0 if neither
+// is set, and an error if both are set or the time is invalid.
 func atOrIn(
 	nowMS int64, atName string, at *timestamppb.Timestamp, inName string, in *durationpb.Duration,
 ) (int64, error) {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	// sampleEvery is the minimum interval between two samples, and the period over which rates are averaged.
+	// sampleEvery is the minimum interval between two samples. Rates are averaged over the time between two samples.
 	sampleEvery = time.Second
 	// sampleMax is the maximum age of the previous sample from which rates are computed.
 	sampleMax = 10 * time.Second

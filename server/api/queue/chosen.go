@@ -351,7 +351,7 @@ func appendSequence(to []txn.Range, sequence uint64) []txn.Range {
 	return append(to, txn.Range{First: sequence, Last: sequence})
 }
 
-// union sorts ranges, and merges ranges that overlap or are adjacent. It changes in, and returns the result.
+// union sorts ranges, and merges ranges that overlap or are adjacent. It reuses the memory of the argument.
 func union(in []txn.Range) []txn.Range {
 	slices.SortFunc(in, func(a, b txn.Range) int { return cmp.Compare(a.First, b.First) })
 	out := in[:0]

@@ -115,7 +115,7 @@ func (c *creation) run(ctx context.Context) (*txn.Result, error) {
 // queue limit of the node. If retry is set, an earlier attempt may have created the queue.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
-	_, err := query.Lookup(s.store, nil, false, names[:]) // of the pair: the queue must not exist
+	_, err := query.Lookup(s.store, nil, false, names[:]) // only at this pair: the queue must not exist
 	switch {
 	case err != nil:
 		return err

@@ -125,8 +125,8 @@ func (r *replay) failure(err error) error {
 	}
 }
 
-// moveFittingPrefix moves the messages of a batch that precede the first message that does not fit into its
-// target queue.
+// moveFittingPrefix moves the messages of a batch that precede the first message that does not fit into its target
+// queue. If a message does not fit, it returns txn.ErrQueueFull.
 func (r *replay) moveFittingPrefix(ctx context.Context, batch []store.Delivery) error {
 	skipped := r.resp.GetSkipped()
 	err := r.move(ctx, batch)

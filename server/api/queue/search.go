@@ -107,8 +107,8 @@ func (s *search) progress() *pb.SearchProgress {
 	}
 }
 
-// step reads the next part of the range, about maxBytes. It returns at most most matching messages; most must be at
-// least 1. It also returns the sequences of the corrupt messages in that part.
+// step reads the next part of the range, about maxBytes. It returns the matching messages, limited to most, which must
+// be at least 1. It also returns the sequences of the corrupt messages in that part.
 func (s *search) step(ctx context.Context, maxBytes int, most uint64) ([]store.Delivery, []uint64, error) {
 	if s.session.Paused() { // INV-2: the data read may be stale
 		return nil, nil, apierror.ErrPaused

@@ -181,7 +181,8 @@ func (s *Service) checkFilter(text string) error {
 	return err
 }
 
-// DeleteSubscription deletes a subscription. Messages that only this subscription has not acknowledged are deleted.
+// DeleteSubscription deletes a subscription. Messages that only this subscription has not acknowledged are deleted,
+// unless the queue retains them.
 func (s *Service) DeleteSubscription(
 	ctx context.Context, req *pb.DeleteSubscriptionRequest,
 ) (*pb.DeleteSubscriptionResponse, error) {
