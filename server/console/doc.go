@@ -13,8 +13,8 @@
 //
 // A page consists of a function in a file page_name.go that returns a Page, an entry in pages (page.go), and a file
 // templates/name.html. The file defines "content", with .D (the result of Load), .Query and the fields of Layout. If
-// the page is Live, the file also defines "live", which receives only the result of Load. "live" is rendered once
-// per second for all browsers that show the page to the same identity:
+// the page is Live, the file also defines "live", which receives only the result of Load. "live" is rendered at the
+// interval of the page, by default once per second, for all browsers that show the page to the same identity:
 //
 //	{{define "content"}}
 //	<h1>Queues</h1>
@@ -26,9 +26,9 @@
 // The browser replaces only the differences (console.js). Rows that can be added or removed need a data-key. All
 // parameters of a page, such as names of queues, are in its query: Load reads them with View.Get.
 //
-// For queues, Load and Do use pb.NewQueueServiceClient(conn) with the conn of View.Active. View.Own connects to this
-// node, and View.Node to either node by name. Return errors unchanged: describe (errors.go) converts them to text.
-// Use invalid("…") for invalid form input.
+// For queues, wrap Load and Do in withQueues, which passes a client of the pair that owns the queue. View.Active
+// connects to the active node, View.Own to this node, and View.Node to either node by UUID or name. Return errors
+// unchanged: describe (errors.go) converts them to text. Use invalid("…") for invalid form input.
 //
 // An Action is a POST to the page's path, "/" and its name. A button that opens its dialog is
 //

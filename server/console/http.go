@@ -165,7 +165,7 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 }
 
 // reloadPage responds to a request from a link of another site with a page that requests the same address again.
-// Browsers send the session cookie only with requests from pages of this port.
+// Browsers send the session cookie only with requests from pages of the same site.
 func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+

@@ -85,7 +85,7 @@ type fleetPair struct {
 	Consoles []consoleAddress
 }
 
-// UsedPercent returns the used part of the filesystem. It returns 0 if it is unknown.
+// UsedPercent returns the used percentage of the filesystem. It returns 0 if it is unknown.
 func (p *fleetPair) UsedPercent() int {
 	if p.GetLoad() == nil || p.GetCapacityBytes() == 0 {
 		return 0

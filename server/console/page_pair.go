@@ -52,7 +52,8 @@ type pairView struct {
 	Pair  *pb.PairStatus
 	Alone bool // the node is standalone
 	Nodes []*nodeView
-	// Active and Standby are the nodes with these roles in the cluster record. Each is nil if no node has the role.
+	// Active is the node that serves clients or, if no node does, the active in the cluster record. Standby is the other
+	// node, regardless of its role. Each is nil if there is no such node.
 	Active, Standby *nodeView
 	Link            link
 	Totals          *nodeView // node that provides the totals of the queues
@@ -227,7 +228,7 @@ func (n *nodeView) MemoryClass() string {
 	return ""
 }
 
-// AlarmCount returns the number of conditions of a node with a severity above info.
+// AlarmCount returns the number of conditions that a node reports with a severity above info.
 func (n *nodeView) AlarmCount() int {
 	count := 0
 	for _, c := range n.Status.GetConditions() {

@@ -42,7 +42,7 @@ type place struct {
 
 // Queues returns the connection for the calls of a page or an action about queues. In a fleet, this is the connection
 // to the pair in the query or to the owner of the queue, if it is another pair. Otherwise, the calls are sent to the
-// active node of this pair, and follow NOT_OWNER.
+// active node of this pair and, in a fleet, follow NOT_OWNER.
 func (v *View) Queues(ctx context.Context) (grpc.ClientConnInterface, error) {
 	p, err := v.place(ctx)
 	if err != nil {

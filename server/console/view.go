@@ -233,7 +233,7 @@ func (v *View) OtherStatus(ctx context.Context, n *pb.NodeStatus) (*pb.GetStatus
 	return v.server.o.OtherStatus(ctx, n.GetAddress())
 }
 
-// serving reports whether a node in the given role serves clients.
+// serving reports whether a node in the given role is active, even if it is blocked.
 func serving(r pb.Role) bool {
 	return r == pb.Role_ROLE_ACTIVE || r == pb.Role_ROLE_ACTIVE_ALONE || r == pb.Role_ROLE_BLOCKED
 }
