@@ -32,8 +32,8 @@ type Page struct {
 	// Template is the name of the page's file in templates, without ".html". The file defines "content", to which a
 	// *pageData is passed. If Live is set, it also defines "live", to which the result of Load is passed.
 	Template string
-	// Live pages have a live part: "live" is rendered again at each interval while a browser shows the page, and the
-	// result replaces the content of the element with the ID "live".
+	// Live pages have a live part. While a browser shows the page, "live" is rendered at each interval. The result
+	// replaces the content of the element with the ID "live".
 	Live bool
 	// Watch, if not nil, replaces Load for the live part. The rest of the page is not updated. An action reloads the
 	// page.

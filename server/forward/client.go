@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package forward sends calls of clients that use a node through another protocol (AMQP, the console) to the owners of
-// queues in a fleet, and authenticates such calls (decision 0039).
+// Package forward sends calls to the owners of queues in a fleet, and authenticates such calls (decision 0039). The
+// calls are those of clients that use a node through another protocol: AMQP or the console.
 //
 // A forwarded call has the rights that its client has at the receiving pair, never those of a node. A node does not
 // forward calls that it receives over gRPC: the Client follows NOT_OWNER.

@@ -149,7 +149,7 @@ func (p *pairConn) leave(address, hint string) {
 	}
 }
 
-// observe processes an error of a node: after an error of the connection, and if the node is not active, the next calls
+// observe processes an error of a node. After an error of the connection, or if the node is not active, the next calls
 // are sent to another node. It reports whether the node was not active.
 func (p *pairConn) observe(address string, err error) (notActive bool) {
 	if err == nil || errors.Is(err, io.EOF) {

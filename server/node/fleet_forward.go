@@ -50,8 +50,8 @@ func (n *node) forwardAuthenticator() *forward.Authenticator {
 	return &forward.Authenticator{Node: n.isFleetNode, Token: n.authn.Authenticate}
 }
 
-// isFleetNode reports whether the sender of a call is a node of a pair of the fleet: it sends the secret of the fleet,
-// or its connection has the right to operate this pair, as for moves.
+// isFleetNode reports whether the sender of a call is a node of a pair of the fleet. Such a node sends the secret of
+// the fleet, or its connection has the right to operate this pair, as for moves.
 func (n *node) isFleetNode(ctx context.Context) bool {
 	if tokens := n.secrets.fleetToken; tokens != nil && peerclient.Sent(ctx, mover.TokenKey, tokens) {
 		return true

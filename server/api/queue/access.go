@@ -176,8 +176,8 @@ func (s *Service) RulesChanged() {
 	}
 }
 
-// mayConfigure returns an error unless the caller has the manage right on the queue and, if config has a
-// dead-letter queue, the publish right on that queue.
+// mayConfigure returns an error unless the caller has the manage right on the queue. If config has a dead-letter queue,
+// the publish right on that queue is also required.
 func (s *Service) mayConfigure(ctx context.Context, name string, config interface{ GetDeadLetter() string }) error {
 	if err := s.rules.Check(ctx, access.Manage, name); err != nil {
 		return err

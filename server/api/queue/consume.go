@@ -133,7 +133,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 }
 
 // ended adds the name of the queue to the error of a consumer if the queue or its subscription was deleted, or if the
-// queue was fenced for a move. It returns other errors unchanged.
+// queue is moving. It returns other errors unchanged.
 func (s *Service) ended(queue string, err error) error {
 	switch {
 	case errors.Is(err, store.ErrNoQueue):

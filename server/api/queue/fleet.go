@@ -38,8 +38,8 @@ func (s *Service) SetMember(m *member.Manager) {
 // resolve reads the state that a request depends on, at one LSN: the stored result of a retry (INV-10), or the queues
 // of the request. missing is the error for queues that do not exist at this pair; Found of their targets is false.
 //
-// Each lookup of the name of a queue that a client has sent must call resolve, so that the client gets the owner of a
-// queue of another pair.
+// Each lookup of a queue name from a client must call resolve, so that the client gets the owner of a queue of another
+// pair.
 func (s *Service) resolve(
 	p *txn.Producer, retry bool, targets []query.Target,
 ) (prior *query.Prior, missing, err error) {
@@ -169,7 +169,7 @@ func crossPair(err error) error {
 	return err
 }
 
-// missingBefore returns the error for a request that was refused at an earlier LSN because a queue did not exist at
+// missingBefore returns the error for a request that was refused at an earlier LSN because a queue was missing at
 // this pair or was fenced. If all queues have since moved to this pair, the client must repeat the request under a new
 // sequence.
 func (s *Service) missingBefore(queues ...string) error {

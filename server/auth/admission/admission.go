@@ -35,8 +35,8 @@ const (
 	// abandonedFraction determines the charge for a connection that ends before a call is admitted. The address is
 	// charged 1/abandonedFraction of its attempts, in addition to one attempt.
 	abandonedFraction = 256
-	// A listener that refuses connections at a higher rate pauses before each Accept, so that connections wait in
-	// the kernel's queue instead of using CPU time.
+	// A listener that refuses connections at a higher rate pauses before each Accept. Connections then wait in the
+	// kernel's queue and use no CPU time.
 	maxRefusals      = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond

@@ -426,8 +426,8 @@ type Stuck struct {
 // stuckInterval is the minimum time between two checks for stuck consumers.
 const stuckInterval = 10 * time.Second
 
-// Stuck returns the consumers that have had a message in flight for at least the given time and have not settled
-// or extended any message in that time. The result is cached for stuckInterval. The caller must not modify it.
+// Stuck returns the consumers that have had a message in flight for at least the given time, without settling or
+// extending any message. The result is cached for stuckInterval. The caller must not modify it.
 func (r *Registry) Stuck(after time.Duration) []Stuck {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -54,8 +54,8 @@ func (d *dispatcher) elect() {
 	}
 }
 
-// handOver activates the successor if the active consumer has no message in flight, and its nacked messages are
-// requeued, so that the successor receives them before newer messages. The caller must hold d.mu.
+// handOver activates the successor if the active consumer has no message in flight, and all nacked messages are
+// requeued. Therefore the successor receives these messages before newer ones. The caller must hold d.mu.
 func (d *dispatcher) handOver() {
 	next := d.division.successor
 	if next == nil || len(d.consumers[0].inFlight) > 0 || len(d.pending.releases)+len(d.committing.releases) > 0 {
@@ -95,9 +95,9 @@ func (d *dispatcher) elected() *Consumer {
 func (c *Consumer) usable() bool { return !c.idle() && !c.finishing && c.err == nil }
 
 // activeID returns the ID of the active consumer of a partition, or "" without an ID. ids can contain duplicates. All
-// partitions are divided evenly if they have the same IDs: of m consecutive partitions, beginning with a multiple of m,
+// partitions are divided evenly if they have the same IDs. Of m consecutive partitions, beginning with a multiple of m,
 // each of m consumers has one. Within these limits, a partition has the consumer with the highest hash of its ID and
-// the partition (rendezvous hashing), so that few partitions change their consumer when one attaches or detaches.
+// the partition (rendezvous hashing). Therefore few partitions change their consumer when one attaches or detaches.
 func activeID(ids []string, index int) (active string) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	ids = ids[:min(len(ids), maxDivided)]

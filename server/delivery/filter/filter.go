@@ -42,8 +42,8 @@ const (
 	// MaxSearchCost is the maximum cost of one evaluation of a search expression. Reading a text of MaxJSONBytes
 	// costs about 105,000.
 	MaxSearchCost = 250_000
-	// MaxEstimate is the maximum cost of an expression, as estimated at compile time for a message with usualProperties
-	// properties and, in a search, usualValues values in the body.
+	// MaxEstimate is the maximum cost of an expression, as estimated at compile time. The estimate assumes a message with
+	// usualProperties properties and usualValues values in the body.
 	MaxEstimate = 10 * MaxCost
 
 	// Limits of the parsed expression, and of a compiled regular expression.

@@ -59,8 +59,8 @@ type Options struct {
 	Limits config.Limits
 	// Counters counts deliveries, if it is not nil.
 	Counters *dispatch.Counters
-	// Deleted, if not nil, is called after the deletion of a temporary queue of a pair in a fleet, with the ownership
-	// epoch of the queue. It must not block.
+	// Deleted, if not nil, is called after the deletion of a temporary queue in a fleet, with the ownership epoch of the
+	// queue. It must not block.
 	Deleted func(queue string, epoch uint64)
 }
 
