@@ -139,8 +139,8 @@ func messageFamilies() []family {
 		counter("messages_acknowledged_total", "Message acknowledgements applied on this node since its start, one "+
 			"for each subscription.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Acknowledged) }),
-		counter("messages_released_total", "Messages nacked by consumers, or requeued because a consumer disconnected or "+
-			"their acknowledgement deadline had passed, applied on this node since its start.",
+		counter("messages_released_total", "Messages nacked by consumers or in transactions, or requeued because a "+
+			"consumer disconnected or their acknowledgement deadline had passed, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Released) }),
 		counter("messages_moved_total", "Messages moved to a dead-letter queue or back, applied on this node since "+
 			"its start.",
