@@ -235,14 +235,12 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, asyn
 	p.mu.Lock()
 	if p.closed {
 		p.mu.Unlock()
-		p.budget.Release(e.cost)
-		return nil, fmt.Errorf("publish to %s: producer %w", queue, ErrClosed)
+		return nil, p.abandon(e, fmt.Errorf("publish to %s: producer %w", queue, ErrClosed))
 	}
 	if p.client.partitions.known.Load() {
 		if err := p.divide(e); err != nil {
 			p.mu.Unlock()
-			p.budget.Release(e.cost)
-			return nil, err
+			return nil, p.abandon(e, err)
 		}
 	}
 	p.open++
@@ -258,6 +256,15 @@ func (p *Producer) enqueue(ctx context.Context, queue string, ms []Message, asyn
 		pl.signal()
 	}
 	return e, nil
+}
+
+// abandon releases the memory of an entry that was not added to a pipeline, ends its trace, and returns err.
+func (p *Producer) abandon(e *Pending, err error) error {
+	p.budget.Release(e.cost)
+	if e.traced != nil {
+		e.traced(Receipt{}, err)
+	}
+	return err
 }
 
 func newEntry(queue string, ms []Message, maxBody int) (*Pending, error) {

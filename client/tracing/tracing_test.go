@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
@@ -69,4 +70,20 @@ func TestNotSampled(t *testing.T) {
 	send, done := tracing.New(provider, tracing.Options{}).Publish(t.Context(), "q", ms)
 	require.Nil(t, done)
 	require.Same(t, &ms[0], &send[0])
+}
+
+// The span of a publish ends with an error if the producer is closed before the publish is added.
+func TestPublishToAClosedProducer(t *testing.T) {
+	r := tracetest.NewSpanRecorder()
+	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r)), tracing.Options{})
+	c, err := client.OpenWith(t.Context(), client.Options{Addresses: []string{"127.0.0.1:1"}, Tracer: tracer})
+	require.NoError(t, err)
+	defer func() { require.NoError(t, c.Close()) }()
+	p, err := c.NewProducer(t.Context(), client.ProducerOptions{})
+	require.NoError(t, err)
+	require.NoError(t, p.Close())
+	_, err = p.Publish(t.Context(), "q", client.Message{})
+	require.ErrorIs(t, err, client.ErrClosed)
+	require.Len(t, r.Ended(), 1)
+	require.Equal(t, codes.Error, r.Ended()[0].Status().Code)
 }
