@@ -505,6 +505,25 @@ async def test_refused_ack_is_not_resent() -> None:
         await got[2].ack_confirmed(timeout=BOUND)
 
 
+async def test_ack_after_close_is_not_confirmed() -> None:
+    """ack_confirmed() raises an error after close(), because no node receives the ack."""
+
+    async def stream(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        yield queue_pb2.ConsumeResponse(attached=True, messages=[types_pb2.StoredMessage(sequence=1)])
+        async for r in requests:
+            if r.HasField("leave"):
+                return
+
+    async with Node() as node, steady_client([node.address]) as client:
+        node.consumes = [stream]
+        consumer = await client.consume("q", timeout=BOUND)
+        d = await consumer.receive(timeout=BOUND)
+        await consumer.close()
+        with pytest.raises(errors.Closed):
+            await d.ack_confirmed(timeout=BOUND)
+
+
 async def test_run_extends_messages() -> None:
     """A message is extended several times per acknowledgement deadline, until its handler returns."""
     enough, acked = asyncio.Event(), asyncio.Event()

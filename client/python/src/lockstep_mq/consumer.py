@@ -85,7 +85,10 @@ class Delivery(StoredMessage):
         """Acknowledge the message, and return after the commit: the message will not be redelivered.
 
         Raises:
-            OutcomeUnknown: The timeout expired, or the consumer has ended; the message may be redelivered.
+            OutcomeUnknown: The timeout expired, or the consumer ended before the confirmation; the message may be
+                redelivered.
+            Closed: The consumer was closed before the message was acknowledged: the message is redelivered.
+            LockstepError: A node had ended the consumer, as for Consumer.receive(): the message is redelivered.
             InvalidRequest: The message was already nacked or rejected.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
             InvalidRequest: The delivery is outdated; see `outdated`.
@@ -96,6 +99,8 @@ class Delivery(StoredMessage):
         if not self._answer:
             self.consumer._check_era(self, None)
         self.ack()
+        if not self._answer and not self._expired and self.consumer._error is not None:
+            raise self.consumer._error
         await self.consumer._flush(timeout)
         self.consumer._check_answer(self)
 
