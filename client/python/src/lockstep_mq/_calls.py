@@ -28,7 +28,7 @@ T = TypeVar("T")
 Resp = TypeVar("Resp", bound="Message")
 
 MAX_RENEWALS = 3
-"""Consecutive rejected tokens after which an operation fails."""
+"""Maximum number of consecutive rejected tokens that an operation replaces before it fails."""
 
 Attempt = Callable[[grpc.aio.Channel, "_rpc.Metadata"], Awaitable[T]]
 
@@ -250,7 +250,7 @@ class Caller:
         pair: Pair | None = None,
         moved: Move | None = None,
     ) -> T:
-        """Execute attempts on the active node of a pair, by default the home pair, until one receives a response.
+        """Execute attempts on the active node of a pair, by default the home pair, until a success or a final error.
 
         outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries. After NOT_OWNER
         and settled refusals, `moved` is called with the pair of the next attempt.

@@ -110,8 +110,8 @@ class Fleet:
     def redirect(self, at: Pair, n: types_pb2.NotOwner) -> Pair:
         """Record the owner that a pair has reported, and return the pair for the next attempt.
 
-        A recorded owner with a higher epoch is retained, unless it is the pair that responded: after a canceled move,
-        the owner has a lower epoch than the target of the move, which a fenced source has reported.
+        A recorded owner with a higher epoch is retained, unless it is the pair that responded. It can be the target of
+        a move, as reported by a fenced source. If the move is canceled, the owner has a lower epoch than the target.
 
         Raises:
             InvalidRequest: The token must not be sent to the addresses of the owner.
@@ -131,7 +131,7 @@ class Fleet:
     def _pair(self, at: Pair, n: types_pb2.NotOwner) -> Pair | None:
         """Return the reported pair, with connections to its addresses; None if it has no usable address.
 
-        A node never reports its own pair. If the response is from the home pair, the reported pair therefore is another
+        A node never reports its own pair. If the response is from the home pair, the reported pair is therefore another
         one, although the addresses of the client may contain nodes of both.
         """
         if self._closed:
@@ -172,7 +172,7 @@ class Redirects:
         self.last: Failure | None = None  # describes all responses
 
     def clear(self) -> None:
-        """Forget the responses after a pair has accepted a request."""
+        """Discard the responses after a pair has accepted a request."""
         if self._owners:
             self._owners.clear()
             self.last = None

@@ -63,7 +63,7 @@ class Target:
 
 
 class Locator:
-    """Watches all nodes from start() to close()."""
+    """Watches all nodes until close()."""
 
     def __init__(self, options: Options, tokens: Tokens) -> None:
         self._options = options
@@ -80,7 +80,7 @@ class Locator:
             self._add(address)
 
     async def close(self) -> None:
-        """End the target and all waiting calls."""
+        """End the target and all waiting calls, and close the connections."""
         if self.closed:
             return
         self.closed = True
@@ -179,9 +179,9 @@ class Locator:
     async def _watch(self, node: Node) -> None:
         """Keep a WatchStatus stream open.
 
-        A node that is down is retried immediately while no other node is active. A node that closes each connection
-        without a response, for example because only one end uses TLS, is retried with a growing backoff, up to
-        probe_interval.
+        A node that is down is retried within milliseconds while no other node is active, and with a longer backoff
+        otherwise. A node that closes each connection without a response, for example because only one end uses TLS, is
+        retried with a growing backoff, up to probe_interval.
         """
         retry, ended = _options.Backoff(), _options.Backoff(self._options.probe_interval)
         refused_wait = self._options.probe_interval
@@ -322,8 +322,8 @@ class Locator:
     def _learn(self) -> None:
         """Add the nodes of the other site and, without a target, the active node that a standby reports.
 
-        It does nothing until each known node has reported its role, because an address may be an alias of a known
-        node.
+        It does nothing until each known node has reported its role or is unreachable, because an address may be an
+        alias of a known node.
         """
         if not self._options.follow_hints or any(n.observed == 0 for n in self.nodes):
             return

@@ -316,7 +316,7 @@ class Pipeline:
             if not self._fits(count + first.count, size + first.bytes):
                 return None
         elif self._frames >= _EAGER and self._fits(self._pending_messages + 1, self._pending_bytes + 1):
-            return None  # more publishes will join before the next response
+            return None  # wait for a full batch or the next response
         return self._form(count, size)
 
     def _fits(self, count: int, size: int) -> bool:
@@ -485,8 +485,8 @@ class Pipeline:
         queue on the same stream. If they were sent again, a node to which the queue has returned would execute them
         before the refused request.
 
-        An earlier stream may have executed repeated requests. They remain in flight, with all later requests for their
-        queue.
+        Repeated requests may have been executed on an earlier stream. They remain in flight, with all later requests
+        for their queue.
         """
         kept: deque[Request] = deque()
         first: dict[Lane, Request] = {}  # of the held lanes, the first request that remains in flight

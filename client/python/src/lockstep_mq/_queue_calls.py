@@ -444,7 +444,8 @@ class QueueCalls(PartitionCalls):
                 a time zone.
             filter: A CEL expression of up to 4,096 bytes that messages must match; empty for all messages.
             redelivery: Settings that override the configuration of the queue.
-            if_not_exists: Return an existing subscription unchanged, instead of raising AlreadyExists.
+            if_not_exists: Return an existing subscription unchanged, instead of raising AlreadyExists. Always applies
+                to a partitioned queue.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
         """
@@ -556,10 +557,11 @@ class QueueCalls(PartitionCalls):
     ) -> int:
         """Move a subscription, and return the sequence of its next message, or 0 for a partitioned queue.
 
-        A partitioned queue can be moved to a position or time; a sequence requires the name of a partition.
+        A subscription of a partitioned queue can be moved to "latest", "earliest" or a time; a sequence requires the
+        name of a partition.
 
         Messages below the position are acknowledged. Stored messages from the position on are delivered, even if they
-        were delivered before. Earlier deliveries to attached consumers count as answered.
+        were delivered before. Answers to earlier deliveries of attached consumers have no effect.
 
         Args:
             queue: Name of the queue.

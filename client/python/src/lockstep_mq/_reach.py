@@ -35,8 +35,8 @@ def explain(message: str) -> tuple[str, int]:
         ), SURE
     if "Socket closed" in cause or "GOAWAY" in cause:
         return (
-            "the node closes the connection immediately: if it requires TLS, set ca. Or the port is not a client port, "
-            "but for a raft voter"
+            "the node closes the connection immediately: if it requires TLS, set ca. The port may also belong to "
+            "another service, such as a Raft voter"
         ), PERHAPS
     if "Connection refused" in cause:
         return "connection refused: no process is listening", NONE

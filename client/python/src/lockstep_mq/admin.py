@@ -307,12 +307,13 @@ class Admin(QueueCalls, ScheduleCalls):
         In a fleet, the call is sent to the pair where this client has prepared the transaction, otherwise to the pair
         of the client's addresses.
 
-        The call is idempotent. With heuristic, the caller decides as an operator, in place of the coordinator: a later
-        call of the coordinator returns True, or raises Heuristic if its decision is the opposite one.
+        The call is idempotent. With heuristic, the caller decides as an operator, in place of the transaction
+        coordinator. A later call of the transaction coordinator returns True, or raises Heuristic if its decision is
+        the opposite one.
 
         Raises:
             NoTransaction: xid belongs neither to a prepared transaction nor to one of the last 10,000 decided ones.
-            Decided: The coordinator has rolled back the transaction.
+            Decided: The transaction coordinator has rolled back the transaction.
             Heuristic: An operator or the timeout has rolled back the transaction.
             OutcomeUnknown: The call must be retried.
         """
@@ -350,7 +351,7 @@ class Admin(QueueCalls, ScheduleCalls):
             raise
 
     async def list_prepared(self, *, timeout: float | None = None) -> AsyncIterator[PreparedTransaction]:
-        """Iterate over the prepared transactions that are not yet decided, oldest first."""
+        """Iterate over the prepared transactions of the home pair that are not yet decided, oldest first."""
         asked = queue_pb2.ListPreparedRequest()
         while True:
             response = await self._ask(
@@ -363,7 +364,7 @@ class Admin(QueueCalls, ScheduleCalls):
             asked.after_lsn = response.transactions[-1].lsn
 
     async def status(self, *, timeout: float = 5.0) -> dict[str, NodeStatus | errors.LockstepError]:
-        """Return the status of each known node by address, or the error of the request."""
+        """Return the status of each known node of the home pair by address, or the error of the request."""
         out: dict[str, NodeStatus | errors.LockstepError] = {}
         for node in list(self._caller.locator.nodes):
             try:
@@ -445,8 +446,8 @@ class Admin(QueueCalls, ScheduleCalls):
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
         """Transfer the active role to the other node, or to the node `to`, and return the address of the active node.
 
-        timeout limits the transfer on the node; the call waits up to twice as long for a response. The call is retried
-        until a node responds, which is safe: the target is determined before the first attempt.
+        timeout limits the transfer on the node; the call waits up to twice as long for each response. The call is
+        retried until a node responds, which is safe: the target is determined before the first attempt.
         """
         limit = 2 * timeout
         if not to:

@@ -158,6 +158,8 @@ class Client:
 
         Raises:
             Unavailable: The timeout expired. The reason is REPLICA if a replica responds, but not the primary.
+            Unauthenticated: All reachable nodes reject the credentials of this client.
+            Denied: All reachable nodes deny access to this client.
         """
         caller = self._called()
         try:

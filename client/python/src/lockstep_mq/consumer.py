@@ -44,7 +44,10 @@ _Kind = Literal["ack", "nack", "reject"]
 
 
 class Delivery(StoredMessage):
-    """A message delivered to the application, which must answer it once. Only the first answer counts."""
+    """A message delivered to the application, which must answer it once. Only the first answer counts.
+
+    After the consumer has ended, ack(), nack() and reject() have no effect: the message is redelivered.
+    """
 
     __slots__ = ("_acked", "_answer", "_era", "_expired", "_generation", "_lost", "_trace", "consumer")
 
@@ -226,9 +229,9 @@ class Consumer:
         self._error: errors.LockstepError | None = None  # why the consumer has ended
         self._attached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._generation = 0  # number of the current stream
-        self._queue_id = 0  # of the queue at the first attach
-        # An era is a period without an unplanned promotion of another site: in a later era, the sequence of a delivery
-        # may belong to a different message.
+        self._queue_id = 0  # of the queue at the first attach of the era
+        # An era is a period without an unplanned promotion of another site and without a change of the owner. In a
+        # later era, the sequence of a delivery may belong to a different message.
         self._era = 0
         self._lineage, self._epoch = "", 0  # of the last target
         self._lost = 0  # acks without an outcome that flush() has not yet reported

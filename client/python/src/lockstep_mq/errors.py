@@ -71,7 +71,7 @@ class Forked(NotDone):
 
 
 class Unavailable(NotDone):
-    """The timeout expired before a node could serve the request. A retry may succeed."""
+    """No node could serve the request in time. A retry may succeed."""
 
     what_to_do = "check the nodes with `lockstep status`, then retry the request"
 

@@ -64,9 +64,9 @@ class Receipt(NamedTuple):
     Attributes:
         sequence: Position of the message in the queue; for a batch, of its first message.
         lsn: Log sequence number of the transaction.
-        duplicate: A retry returned the result of an earlier attempt; or nothing was stored, because the queue has
+        duplicate: A retry returned the result of an earlier attempt. Or nothing was stored, because the queue has
             accepted the message ID of each message within its dedup_window. In the latter case, sequence is the
-            sequence of the accepted message.
+            sequence of the accepted message, or of the first one for a batch.
         address: Address of the node that acknowledged the publish.
         discarded: Number of messages that were not stored, because the queue has accepted their message ID within its
             dedup_window. The other messages of a batch have consecutive sequences, starting at sequence.
@@ -271,7 +271,7 @@ def pieces(m: Publishable, max_body: int) -> tuple[bytes, bytes]:
 
 
 def encode(m: Publishable, max_body: int) -> types_pb2.Message:
-    """Encode a message. A message that no node accepts is rejected here, so that it does not fail its batch."""
+    """Encode a message. Errors that the client can detect are raised here, so that they do not fail the batch."""
     if isinstance(m, str):
         m = m.encode()
     if isinstance(m, bytes):

@@ -140,7 +140,10 @@ class Producer:
         return entry.future
 
     async def flush(self) -> None:
-        """Wait until all earlier publishes have completed. Errors are raised only by the futures of send()."""
+        """Wait until all earlier publishes have completed. Publishes added in the meantime extend the wait.
+
+        Errors are raised only by the futures of send().
+        """
         await self._idle.wait()
 
     async def close(self) -> None:

@@ -138,8 +138,8 @@ class QueueActivity:
         published: Messages published, moved or forwarded to the queue per second. The three rates are None if no
             client has requested activity in the previous 10 seconds.
         delivered: Messages delivered to consumers per second, including redeliveries.
-        acknowledged: Messages per second that all subscriptions have acknowledged, or that were purged, expired or
-            moved to another queue.
+        acknowledged: Messages per second that all subscriptions have acknowledged, or that were purged, expired, moved
+            to another queue or no longer retained.
         oldest_at: Time when the oldest unacknowledged message was accepted; None if there is no such message or
             its time is unknown.
         consumers: Number of consumers of all subscriptions.
