@@ -42,8 +42,8 @@ func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error)
 		pb.AccessServiceClient.ListAccess)
 }
 
-// TestAccess reports whether a principal has a permission, or lists all principals that have the permission.
-// TestAccess requires the operate permission.
+// TestAccess reports whether a principal has a permission, and returns the rules that grant it. Without a principal in
+// the request, it returns all rules that grant the permission. TestAccess requires the operate permission.
 func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
 	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }
@@ -93,7 +93,7 @@ func (c *Client) DeleteRole(ctx context.Context, name string) error {
 
 // CreateToken registers a token created by [NewToken], or another secret of at least 32 bytes. A client that presents
 // the token is authenticated as the principal in info. Only the SHA-256 hash of the token is sent to the pair. Errors:
-// [client.ErrInvalid] for a shorter token.
+// [client.ErrInvalid] for a shorter token; [client.ErrAlreadyExists] if the pair has a token with this name or hash.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {

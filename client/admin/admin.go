@@ -6,8 +6,8 @@
 //	adm := admin.New(c)
 //	q, created, err := adm.CreateQueue(ctx, "orders", admin.CreateQueueOptions{IfNotExists: true})
 //
-// Methods of [Client] send a request to the active node, and retry it there and on the other node until a node
-// responds or the context ends. Methods of [Node] send a request to one node, without retries. Rarely used
+// Unless documented otherwise, methods of [Client] send a request to the active node, and retry it there and on the
+// other node until a node responds or the context ends. Methods of [Node] send a request to one node. Rarely used
 // operations take and return the generated types of the API, package proto/lockstep/v1.
 //
 // Errors are those of package client and the Err variables of this package. Any method may return
@@ -26,7 +26,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Client administers the pair of a [client.Client]. It is safe for concurrent use, except after [Client.As].
+// Client administers the pair of a [client.Client]. It is safe for concurrent use, unless it was returned by
+// [Client.As].
 type Client struct {
 	conns   link.Conns
 	request *Request // may be nil

@@ -135,7 +135,8 @@ func (c *Client) RemoveMatching(
 
 var errEnough = errors.New("enough messages found")
 
-// run calls fn for consecutive parts of the search, until the search is complete or fn returns errEnough.
+// run calls fn for consecutive parts of the search, until the search is complete or fn returns an error. errEnough ends
+// the search without an error.
 func (m *Matching) run(fn func(search *pb.Search, queueID uint64) (*pb.SearchProgress, error)) error {
 	search := &pb.Search{Filter: m.Filter, FromSequence: m.From, BeforeSequence: m.Before}
 	var total client.SearchProgress

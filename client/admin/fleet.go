@@ -73,8 +73,8 @@ func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
 	return n.fail(ctx, "delete placement rule", err)
 }
 
-// SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors:
-// [client.ErrRefused] if the pair is not registered; otherwise as [Node.PutPlacementRule].
+// SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors: [client.ErrRefused]
+// if the pair is not registered or has not finished joining; otherwise as [Node.PutPlacementRule].
 func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState) error {
 	_, err := n.fleet().SetPairState(ctx, &pb.SetPairStateRequest{Pair: pair, State: state})
 	return n.fail(ctx, "set the state of pair "+pair, err)
@@ -82,8 +82,8 @@ func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState
 
 // RebuildDirectory writes the registration and the queues of this node's pair to a lost or restored directory. pairs
 // contains the names of all pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors:
-// [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet; [client.ErrUnavailable] if etcd does not
-// respond, or the directory belongs to another fleet.
+// [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet, or if another pair has its name;
+// [client.ErrUnavailable] if etcd does not respond, or the directory belongs to another fleet.
 func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.RebuildDirectoryResponse, error) {
 	resp, err := n.fleet().RebuildDirectory(ctx, &pb.RebuildDirectoryRequest{Pairs: pairs})
 	return resp, n.fail(ctx, "rebuild the directory", err)
@@ -99,9 +99,10 @@ func (n *Node) LeaveFleet(ctx context.Context) error {
 	return nil
 }
 
-// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. If moves from the
-// pair have not ended, the response contains their epochs: call ForgetPair again after they have ended. Errors:
-// [client.ErrRefused] if the pair is live, or is not registered; [client.ErrUnavailable] if etcd does not respond.
+// ForgetPair removes another pair, which is lost permanently, from the directory, with its queue names. If moves from
+// the pair have not ended, the response contains their epochs: call ForgetPair again after they have ended. Errors:
+// [client.ErrRefused] if the pair is live, or is neither registered nor has queue names; [client.ErrUnavailable] if
+// etcd does not respond.
 func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairResponse, error) {
 	resp, err := n.fleet().ForgetPair(ctx, &pb.ForgetPairRequest{Pair: pair})
 	return resp, n.fail(ctx, "forget pair "+pair, err)
@@ -110,15 +111,15 @@ func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairRespo
 // MoveQueues begins a move of queues of another pair to this node's pair: either the given queues, or those of a
 // placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active of
 // its pair. Errors: [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused] if a queue
-// is part of another move, or if the pair is draining; [client.ErrUnavailable] if etcd does not respond: the move may
-// have begun.
+// is part of another move, if the pair is draining, or if a node does not support moves; [client.ErrUnavailable] if
+// etcd does not respond: the move may have begun.
 func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*pb.MoveQueuesResponse, error) {
 	resp, err := n.fleet().MoveQueues(ctx, &pb.MoveQueuesRequest{Queues: queues, Group: group})
 	return resp, n.fail(ctx, "move queues", err)
 }
 
-// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the last ended
-// moves to this pair, and the progress of the moves to this pair. Errors: [client.ErrRefused] if the pair belongs to no
+// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress of
+// the moves to this pair, and the last of them that have ended. Errors: [client.ErrRefused] if the pair belongs to no
 // fleet.
 func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
 	resp, err := n.fleet().ListMoves(ctx, &pb.ListMovesRequest{})

@@ -24,7 +24,7 @@ type QueueActivity struct {
 	// Delivered is the number of messages delivered to consumers per second, including redeliveries.
 	Delivered float64
 	// Acknowledged is the number of messages per second that all subscriptions have acknowledged, or that were purged,
-	// expired or moved.
+	// expired, moved or no longer retained.
 	Acknowledged float64
 	// OldestAt is the time when the active accepted the oldest message that a subscription has not acknowledged. It is
 	// zero if no such message exists, or while the time is unknown.
@@ -52,7 +52,7 @@ const (
 	OrderName         QueueOrder = iota // name
 	OrderMessages                       // number of messages
 	OrderBytes                          // size of the messages
-	OrderAge                            // age of the oldest message
+	OrderAge                            // age of the oldest unacknowledged message
 	OrderPublished                      // messages published per second
 	OrderDelivered                      // messages delivered per second
 	OrderAcknowledged                   // messages acknowledged per second

@@ -65,9 +65,10 @@ func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
-// Rewrite rewrites the page file of this node. The node must be a standby; it stays in sync. If ctx ends first, the
-// page file remains unchanged. progress may be nil. Errors: [client.ErrRefused] on the active, [ErrBusy],
-// [ErrRoleChanged], [ErrNoSpace], [client.ErrDataLoss] for a corrupt page.
+// Rewrite rewrites the page file of this node. The node must be a standby, which stays in sync, or a standalone node
+// that does not serve clients yet. If ctx ends first, the page file remains unchanged. progress may be nil. Errors:
+// [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged], [ErrNoSpace], [client.ErrDataLoss] for a corrupt
+// page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
 ) (*pb.RewriteResult, error) {
@@ -256,16 +257,16 @@ func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings is like [Client.ChangeRunningSettings], but changes the settings on this node. min-in-sync
-// can be changed on any node, even while none is active.
+// ChangeRunningSettings is like [Client.ChangeRunningSettings], but sends the request to this node, which forwards it
+// to the active. min-in-sync can be changed even while no node is active.
 func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
 	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
 	return resp.GetSettings(), err
 }
 
-// ChangeRunningSettings changes settings at run time, and returns their values on the active node. Errors:
-// [client.ErrInvalid] for an unknown setting or an invalid value, [client.ErrRefused] if the state of the pair does not
-// allow the change.
+// ChangeRunningSettings changes settings at run time, on both nodes or on the node in the request, and returns their
+// values on the active node. Errors: [client.ErrInvalid] for an unknown setting or an invalid value,
+// [client.ErrRefused] if the state of the pair does not allow the change.
 func (c *Client) ChangeRunningSettings(
 	ctx context.Context, req *pb.ChangeSettingsRequest,
 ) ([]*pb.RunningSetting, error) {

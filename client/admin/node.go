@@ -19,13 +19,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Node sends requests to one specific node, regardless of its role. Failed calls are not retried.
+// Node sends requests to one specific node, regardless of its role. Failed calls are not retried. Only [Node.Status],
+// [Node.Fleet] and [Node.Site] are repeated, if the client replaces the connection during the call.
 type Node struct {
 	node link.Node
 }
 
-// Node returns the node with the given address, host:port, which need not be in Options.Addresses. It can belong to
-// another pair: a node that the client does not know receives only the requests of the returned Node, and its address
+// Node returns the node with the given address, host:port, which need not be in Options.Addresses and can belong to
+// another pair. A node that the client does not know receives only the requests of the returned Node, and its address
 // is not added to [Client.Addresses]. The connection exists until the client is closed. Errors: [client.ErrInvalid],
 // [client.ErrLimit] for more than 1024 such nodes, [client.ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
@@ -99,7 +100,8 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses or resumes automatic failover. Errors: [client.ErrRefused] if the coordinator rejects the change.
+// SetPaused pauses or resumes automatic failover. Errors: [client.ErrRefused] if the cluster record cannot be changed,
+// if a node does not support pauses, or on a standalone node; [client.ErrInvalid] if the reason is too long.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)

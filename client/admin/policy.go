@@ -12,10 +12,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are
-// created later. If several policies match, the one with the highest priority applies; among policies with the same
-// priority, the one with the first pattern in byte order applies. The policy for defaults and the policy for limits
-// are selected separately.
+// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are created
+// later. If several policies match, the one with the highest priority applies. Among policies with the same priority,
+// the one with the first pattern in byte order applies. The policy for defaults and the policy for limits are selected
+// separately.
 type Policy struct {
 	// Pattern identifies the policy: `*` matches any sequence of characters, `?` one character.
 	Pattern string
@@ -92,9 +92,8 @@ type OwnConfig struct {
 	// Fields are the names of the options that are set on the queue itself, such as "max_deliveries". Their values can
 	// be 0.
 	Fields []string
-	// Policy is the pattern of the policy that sets other options, and LimitPolicy the pattern of the policy with
-	// limits; each is empty if no such policy applies. Limited are the names of the options that LimitPolicy reduces to
-	// a limit.
+	// Policy is the pattern of the policy that sets other options. LimitPolicy is the pattern of the policy with limits.
+	// Each is empty if no such policy applies. Limited are the names of the options that LimitPolicy reduces to a limit.
 	Policy, LimitPolicy string
 	Limited             []string
 }

@@ -17,13 +17,13 @@ import (
 
 // Decided describes the decision on a prepared transaction.
 type Decided struct {
-	// Heuristic reports whether an operator or the timeout made the same decision before the coordinator.
+	// Heuristic reports whether an operator or the timeout made the same decision before the transaction coordinator.
 	Heuristic bool
 }
 
 // CommitPrepared commits a prepared transaction. The call is idempotent; call it again after
-// [client.ErrOutcomeUnknown]. Errors: [ErrNoTransaction] if xid belongs neither to a prepared transaction nor to one
-// of the last 10,000 decided transactions; [ErrDecided] if the coordinator rolled back the transaction;
+// [client.ErrOutcomeUnknown]. Errors: [ErrNoTransaction] if xid belongs neither to a prepared transaction nor to one of
+// the last 10,000 decided transactions; [ErrDecided] if the transaction coordinator rolled back the transaction;
 // [ErrHeuristic] if an operator or the timeout rolled it back.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid},
@@ -37,8 +37,8 @@ func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, err
 		pb.QueueServiceClient.RollbackPrepared)
 }
 
-// HeuristicCommitPrepared commits a prepared transaction in place of the transaction coordinator. A later call of
-// the coordinator returns [Decided] with Heuristic, or [ErrHeuristic] if the coordinator decides the opposite. The
+// HeuristicCommitPrepared commits a prepared transaction in place of the transaction coordinator. A later call of the
+// transaction coordinator returns [Decided] with Heuristic, or [ErrHeuristic] if its decision is the opposite one. The
 // call is idempotent. Errors are those of [Client.CommitPrepared].
 func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true},
@@ -90,8 +90,8 @@ type PreparedQueue struct {
 	Publishes, Acks uint64
 }
 
-// ListPrepared returns an iterator over the prepared transactions that are not yet decided, oldest first. The
-// iteration ends after the first error.
+// ListPrepared returns an iterator over the prepared transactions of the home pair that are not yet decided, oldest
+// first. The iteration ends after the first error.
 func (c *Client) ListPrepared(ctx context.Context) iter.Seq2[PreparedTransaction, error] {
 	return func(yield func(PreparedTransaction, error) bool) {
 		for after := uint64(0); ; {

@@ -21,7 +21,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Overflow is the policy for publishes to a full queue.
+// Overflow is the behavior of publishes to a full queue.
 type Overflow int
 
 // Values of Overflow.
@@ -34,7 +34,7 @@ const (
 	OverflowDeadLetterHead
 )
 
-// String returns the name of the policy, such as "drop-head".
+// String returns the name of the value, such as "drop-head".
 func (o Overflow) String() string {
 	if o < 0 || int(o) >= len(overflows) {
 		return fmt.Sprintf("overflow %d", int(o))
@@ -276,8 +276,9 @@ func (c *Client) ChangeQueue(ctx context.Context, name string, what QueueChange)
 
 // DeleteQueue deletes a queue with its messages and returns the number of messages. If ifEmpty is set and the queue
 // contains messages, it returns [ErrNotEmpty]. After [client.ErrOutcomeUnknown], retry the call with the same
-// [Request]: otherwise, a queue that was created again in the meantime is deleted. Errors: [client.ErrQueueNotFound],
-// [client.ErrRefused] for the dead-letter queue of another queue.
+// [Request]: otherwise, a queue that was created again in the meantime is deleted. Errors: [client.ErrQueueNotFound];
+// [client.ErrRefused] if the queue is a dead-letter queue, the target of a forward, or required by a prepared
+// transaction.
 func (c *Client) DeleteQueue(
 	ctx context.Context, name string, ifEmpty bool,
 ) (messages uint64, err error) {
@@ -372,9 +373,10 @@ type SubscriptionOptions struct {
 	IfNotExists bool
 }
 
-// CreateSubscription creates a durable cursor on a queue. The meaning of created and the rules for retries are those
-// of [Client.CreateQueue]. Errors: [client.ErrQueueNotFound], [client.ErrAlreadyExists], [client.ErrInvalid],
-// [client.ErrLimit], [client.ErrRefused].
+// CreateSubscription creates a durable cursor on a queue. The meaning of created and the rules for retries are those of
+// [Client.CreateQueue]. For a partitioned queue, it creates the missing subscriptions of the partitions and returns
+// that of the last partition; it does not return ErrAlreadyExists. Errors: [client.ErrQueueNotFound],
+// [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrRefused].
 func (c *Client) CreateSubscription(
 	ctx context.Context, queue, name string, o SubscriptionOptions,
 ) (s Subscription, created bool, err error) {
