@@ -15,7 +15,7 @@ import (
 
 // Client manages the connections to a pair or to a standalone node, its home pair. It is safe for concurrent use; one
 // Client per process suffices. If the home pair belongs to a fleet, the client can use the queues of all pairs of the
-// fleet: it connects to another pair when the home pair returns its addresses.
+// fleet. It connects to another pair when a node returns the addresses of that pair.
 type Client struct {
 	opts    Options
 	locator *locator // of the home pair
@@ -127,7 +127,8 @@ type Active struct {
 // WaitActive waits until a node of the home pair is active. With two sites, it returns the active node of the primary
 // site. If ctx ends first, the error wraps the context's error and [ErrUnavailable]; if only a replica responds, the
 // error also wraps an [*Error] with the reason REPLICA. If all reachable nodes reject the credentials of the client, it
-// returns [ErrUnauthenticated] or [ErrDenied].
+// returns [ErrUnauthenticated] or [ErrDenied]. With [Options.FailFast], it returns ErrUnavailable as soon as all nodes
+// are known to be unreachable. After Close, it returns [ErrClosed].
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {

@@ -33,7 +33,7 @@ type ConsumerOptions struct {
 const (
 	defaultPrefetch = 256
 	maxPrefetch     = 100_000
-	// eagerConfirms is the number of acknowledgement requests in flight beyond which acknowledgements are batched.
+	// eagerConfirms is the number of acknowledgement requests in flight from which acknowledgements are batched.
 	eagerConfirms = 2
 )
 
@@ -61,7 +61,7 @@ type Consumer struct {
 	ackTimeout   time.Duration // ConsumerOptions.AckTimeout
 	stop         context.CancelFunc
 	member       *groupMember   // nil if the consumer does not belong to a consumer of a partitioned queue
-	group        *consumerGroup // nil if the queue is not partitioned; most other fields are then not used
+	group        *consumerGroup // nil if the queue is not partitioned; otherwise, most other fields are unused
 	done         chan struct{}  // closed when run has returned
 	wake         chan struct{}  // capacity 1: data can be sent
 	avail        chan struct{}  // capacity 1: a message can be received, or the consumer has ended
@@ -70,7 +70,7 @@ type Consumer struct {
 	mu         sync.Mutex // guards the fields below
 	err        error      // why the consumer has ended
 	generation uint64     // number of the current stream
-	queueID    uint64     // ID of the queue at the first attach; 0 if not reported
+	queueID    uint64     // ID of the queue at the first attach of the era; 0 if not reported
 	era        era        // era of the deliveries that can be answered
 	buffer     fifo[*Delivery]
 	held       map[uint64]holding // received messages without an answer or with an unconfirmed ack, by sequence
@@ -86,8 +86,8 @@ type Consumer struct {
 	number      uint64        // number of the last request with answers
 	unconfirmed fifo[batch]
 	way         path   // its pair is the one that the consumer is or will be attached to
-	answered    uint64 // answers given by the application
-	settled     uint64 // how many of these answers, in the order of the calls, are committed
+	answered    uint64 // answers and extensions requested by the application
+	settled     uint64 // how many of these, in the order of the calls, are committed
 	waiting     int    // pending calls of Flush, which raise the limit of requests in flight
 	streaming   bool   // a stream is attached or being attached
 	leaving     bool   // Close was called
@@ -212,8 +212,8 @@ func (co *Consumer) awaitAttached(ctx context.Context) error {
 	}
 }
 
-// attachedTo returns the ID of the queue at the first attach. Acknowledgements include this ID, so that they have no
-// effect on a later queue with the same name.
+// attachedTo returns the ID of the queue at the first attach of the current era. Acknowledgements include this ID, so
+// that they have no effect on a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -323,7 +323,7 @@ func (co *Consumer) All(ctx context.Context) iter.Seq2[*Delivery, error] {
 	}
 }
 
-// Queue returns the queue of the message.
+// Queue returns the queue of the message. If the consumer is attached to a partitioned queue, it returns that queue.
 func (d *Delivery) Queue() string {
 	if p := d.consumer.member; p != nil {
 		return p.queue
@@ -353,12 +353,13 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // consumer has ended, after which the message is redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
-// AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be
-// called again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx
-// ends first; [ErrInvalid] after Nack or Reject, or if another site was promoted without a planned switch, or another
-// pair became the owner of the queue, before the message was acknowledged; [ErrOutcomeLost] and ErrOutcomeUnknown if
-// this happened before the acknowledgement was confirmed; [ErrRefused] if the deadline of the message has passed;
-// [ErrClosed]; the errors of [Consumer.Receive] if the consumer has ended.
+// AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
+// again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx ends
+// first; [ErrInvalid] after Nack or Reject, after a Seek, or if another site was promoted without a planned switch, or
+// another pair became the owner of the queue, before the message was acknowledged; [ErrOutcomeLost] and
+// ErrOutcomeUnknown if this happened before the acknowledgement was confirmed; [ErrRefused] if the deadline of the
+// message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, with ErrOutcomeUnknown
+// if Ack or AckSync had recorded the answer before.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -491,12 +492,13 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 	}
 }
 
-// Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that
-// was unconfirmed when the connection broke: the message is redelivered. Errors: as for [Delivery.AckSync];
-// [ErrLimit] if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had
-// no effect because the deadlines of their messages had passed; [ErrOutcomeLost] and [ErrOutcomeUnknown] if another
-// site was promoted without a planned switch, or another pair became the owner of the queue, before acks were
-// confirmed. In the last three cases, all other answers are committed, and Flush reports each message only once.
+// Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
+// unconfirmed when the connection broke: the message is redelivered. Errors: [ErrOutcomeUnknown] with the context's
+// error if ctx ends first, or with [ErrClosed] or an error of [Consumer.Receive] if the consumer ends first; [ErrLimit]
+// if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect
+// because the deadlines of their messages had passed; [ErrOutcomeLost] and ErrOutcomeUnknown if another site was
+// promoted without a planned switch, or another pair became the owner of the queue, before acks were confirmed. In the
+// last three cases, all other answers are committed, and Flush reports each message only once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if co.group != nil {
 		return co.group.flush(ctx)

@@ -19,7 +19,7 @@ import (
 )
 
 const (
-	// maxConfirms is the maximum number of acknowledgement requests in flight while Flush waits.
+	// maxConfirms replaces eagerConfirms while Flush waits.
 	maxConfirms = 64
 	// fullAcks is the number of pending answers that are sent regardless of the number of requests in flight.
 	fullAcks = 1024
@@ -226,7 +226,7 @@ func (co *Consumer) reattach(t *target) *pb.ConsumeRequest {
 }
 
 // forget discards all deliveries after a seek: messages from the new position on are redelivered regardless of earlier
-// answers. For the application, all earlier deliveries count as answered.
+// answers. Earlier answers count as committed; later answers to these deliveries return an error.
 func (co *Consumer) forget() {
 	co.mu.Lock()
 	defer co.mu.Unlock()
@@ -396,9 +396,9 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 }
 
-// known reports whether the message must not be delivered to the application again: the application has acknowledged
-// it, or received it on an earlier stream and is still processing it. A second delivery on one stream means that the
-// message was requeued. mu is held.
+// known reports whether the message must not be delivered to the application again. This is the case if the application
+// has acknowledged it, or received it on an earlier stream and is still processing it. A second delivery on one stream
+// means that the message was requeued. mu is held.
 func (co *Consumer) known(seq uint64) bool {
 	if _, ok := co.committed[seq]; ok {
 		delete(co.committed, seq)

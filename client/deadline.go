@@ -159,8 +159,8 @@ func (co *Consumer) withdraw(sequence uint64) {
 	}
 }
 
-// refusal returns an error if an answer to the delivery has no effect or an unknown outcome, because the deadline
-// has passed or the delivery belongs to an earlier era.
+// refusal returns an error if an answer to the delivery has no effect or an unknown outcome. The reason is that the
+// deadline has passed, or that the delivery belongs to an earlier era.
 func (co *Consumer) refusal(d *Delivery) error {
 	co.mu.Lock()
 	defer co.mu.Unlock()

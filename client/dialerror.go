@@ -21,9 +21,9 @@ type dialError struct {
 	why    string // description
 	reason string // Error.Reason; may be empty
 	// final means that a retry fails in the same way until something changes: nothing listens, the name does not exist, or
-	// the two ends disagree about TLS.
+	// the server uses other TLS settings or another protocol.
 	final bool
-	// accepted means that a process accepted the connection but closed it without a response.
+	// accepted means that a process accepted the connection, which is unusable.
 	accepted bool
 }
 
@@ -65,7 +65,7 @@ func dialErrorOf(message string) (o dialError, ok bool) {
 	case has("error reading server preface"):
 		// A node with TLS closes a plaintext connection.
 		return mismatch("TLS_REQUIRED", "the node closed the connection: it requires TLS, and this client does not use "+
-			"it: set the CA of its certificate. Or the port is not a client port, but for AMQP or a raft voter"), true
+			"it: set the CA of its certificate. The port may also belong to AMQP or a Raft voter"), true
 	default:
 		return dialError{why: lastPart(cause), accepted: has("reset by peer") || has("broken pipe") || has("EOF")}, true
 	}

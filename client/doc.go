@@ -3,8 +3,8 @@
 // Package client is the Go client of Lockstep.
 //
 // A [Client] connects to both nodes of a pair, discovers the active node and follows it through failovers and
-// switchovers. Retries by the client are idempotent: every request carries a producer ID and a sequence, and a retry
-// returns the original result.
+// switchovers. Retries by the client are idempotent: publishes, transactions and administrative requests carry a
+// producer ID and a sequence, and a retry returns the original result.
 //
 //	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 //	if err != nil {

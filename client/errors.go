@@ -18,18 +18,19 @@ import (
 var (
 	// ErrClosed is returned when the client, producer or consumer is closed.
 	ErrClosed = errors.New("closed")
-	// ErrUnavailable is returned when the context expired before a node could serve the request: no node is active or
-	// reachable, or the active cannot acknowledge at the moment. A retry may succeed.
+	// ErrUnavailable is returned when no node could serve the request before the context ended, or immediately with
+	// [Options.FailFast]. No node is active or reachable, or the active cannot acknowledge at the moment. A retry may
+	// succeed.
 	ErrUnavailable = errors.New("no node could serve the request")
 	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
 	// response arrived. It is also returned when a retry of such a request was refused. An error that does not match
 	// ErrOutcomeUnknown means that the request was not committed and never will be.
 	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The
-	// request may have been committed, but the nodes have evicted the state of its producer, another site was promoted
-	// without a planned switch, or another pair became the owner of the queue. Nodes evict the state after 100,000
-	// other producers, and a result after 256 later requests. The client does not retry; inspect the queues to find out
-	// whether the messages were stored.
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
+	// may have been committed. The nodes have evicted the state of its producer, another site was promoted without a
+	// planned switch, or another pair became the owner of the queue. Nodes evict the state after 100,000 other producers,
+	// and a result after 256 later requests. The client does not retry; inspect the queues to find out whether the
+	// messages were stored.
 	ErrOutcomeLost = errors.New("outcome can no longer be determined")
 	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
 	// used the same ID and epoch. The message was not stored. Use a higher epoch. Together with ErrOutcomeUnknown, it
@@ -43,7 +44,8 @@ var (
 	ErrQueueNotFound = errors.New("queue not found")
 	// ErrSubscriptionNotFound is returned when the queue has no subscription with the given name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
-	// ErrAlreadyExists is returned when a queue, subscription or token with the given name already exists.
+	// ErrAlreadyExists is returned when a queue, subscription, prepared transaction or token with the given name already
+	// exists.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
@@ -95,7 +97,7 @@ type Error struct {
 
 	unreached bool // no connection: Message contains the reason
 	final     bool // unreached is set, and a retry would fail for the same reason
-	accepted  bool // a process accepted the connection and closed it
+	accepted  bool // unreached is set, and a process accepted the connection
 }
 
 // Partitioned returns the name of the partitioned queue and the number of its partitions if Reason is
@@ -104,7 +106,7 @@ func (e *Error) Partitioned() (queue string, count int) {
 	return e.partitioned.GetQueue(), int(e.partitioned.GetCount())
 }
 
-// ended reports whether a process accepted the connection and closed it without a response.
+// ended reports whether a process accepted the connection, and it ended without a response or is unusable.
 func (e *Error) ended() bool {
 	return e.accepted || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
 }

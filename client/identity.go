@@ -79,9 +79,9 @@ type sequencer struct {
 	next uint64
 }
 
-// identity makes retries of one request idempotent, over any number of calls: while the outcome is unknown, all
-// retries have the same producer and sequence, and are sent to the same pair. The zero identity belongs to a request
-// that was never sent.
+// identity makes retries of one request idempotent, over any number of calls. While the outcome is unknown, all retries
+// have the same producer and sequence, and are sent to the same pair. The zero identity belongs to a request that was
+// never sent.
 type identity struct {
 	pair      *pairConn
 	sequencer *sequencer
@@ -105,9 +105,9 @@ func (id *identity) moveTo(pair *pairConn) {
 }
 
 // doAs is like do, for a request that changes state. fn receives the producer identity to send. After NOT_OWNER, the
-// request is sent to the owner under another identity, because the sequences of one pair would have gaps at another.
-// If an earlier attempt has no response, NOT_OWNER must be settled: otherwise, that attempt may have been committed by
-// the first pair, and the outcome is unknown. Retries are then sent to the first pair.
+// request is sent to the owner under another identity, because the sequences of one pair would have gaps at another. If
+// an earlier attempt has no response, NOT_OWNER must be settled. Otherwise, that attempt may have been committed by the
+// first pair: the outcome is unknown, and retries are sent to the first pair.
 func (c *Client) doAs(
 	ctx context.Context, op string, at *pairConn, id *identity,
 	fn func(context.Context, *grpc.ClientConn, *pb.Producer) error,

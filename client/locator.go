@@ -137,9 +137,9 @@ func (l *locator) close() {
 	}
 }
 
-// wait returns the target. If there is no target, it waits until ctx ends. It returns an *Error earlier if the nodes
-// reject the credentials of this client. With Options.FailFast, it returns errUnreachable if all nodes are known to
-// be unreachable.
+// wait returns the target. If there is no target, it waits for one until ctx ends. It returns ErrClosed after close,
+// and an *Error earlier if the nodes reject the credentials of this client. With Options.FailFast, it returns
+// errUnreachable if all nodes are known to be unreachable.
 func (l *locator) wait(ctx context.Context) (*target, error) { return l.waitFor(ctx, l.opts.FailFast) }
 
 // waitLong is like wait, but ignores FailFast. It is called by the background goroutines of producers and consumers.

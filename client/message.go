@@ -50,16 +50,16 @@ type Message struct {
 	// first.
 	Priority *uint8
 	// ExpiresAt is the time when the message expires, by the clock of the active node, from 1970 to 9999, with millisecond
-	// resolution. An expired message is not delivered. The zero value means no expiry.
+	// resolution. An expired message is not delivered. If both ExpiresAt and TTL are zero, only the queue's TTL applies.
 	ExpiresAt time.Time
-	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years; 0 means no expiry. TTL and
-	// ExpiresAt are mutually exclusive. Consumers receive ExpiresAt.
+	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years. TTL and ExpiresAt are mutually
+	// exclusive. Consumers receive ExpiresAt.
 	TTL time.Duration
-	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in
-	// the past overrides the queue's Delay. The zero value means no delivery time.
+	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in the
+	// past overrides the queue's Delay. If both DeliverAt and Delay are zero, the queue's Delay applies.
 	DeliverAt time.Time
-	// Delay is the delivery delay from acceptance by the active node, up to 100 years; 0 means that the queue's Delay
-	// applies. Delay and DeliverAt are mutually exclusive. Consumers receive DeliverAt.
+	// Delay is the delivery delay from acceptance by the active node, up to 100 years. Delay and DeliverAt are mutually
+	// exclusive. Consumers receive DeliverAt.
 	Delay time.Duration
 
 	// Values are non-string properties of the application: bool, int64, float64 or []byte. An int is accepted and
@@ -115,8 +115,8 @@ func (m *Message) plain() bool {
 		m.ExpiresAt.IsZero() && m.DeliverAt.IsZero()
 }
 
-// check returns an error for a message that no node accepts. Such a message would fail the whole request that
-// contains it.
+// check returns an error for a message with a body above maxBody, or that no node accepts. Such a message would fail
+// the whole request that contains it.
 func (m *Message) check(maxBody int) error {
 	if len(m.Body) > maxBody {
 		return fmt.Errorf("%w: the body has %d bytes, the limit is %d", ErrLimit, len(m.Body), maxBody)
@@ -211,7 +211,7 @@ func (m *Message) checkDelivery() error {
 	}
 	for _, at := range [...]time.Time{m.ExpiresAt, m.DeliverAt} {
 		if ms := at.UnixMilli(); !at.IsZero() && (ms < 1 || ms > maxTimeMS) {
-			return fmt.Errorf("%w: time %s must be after 1970 and before the year 10000", ErrInvalid, at)
+			return fmt.Errorf("%w: time %s is not in the years 1970 to 9999", ErrInvalid, at)
 		}
 	}
 	return nil

@@ -28,15 +28,16 @@ type Options struct {
 	ProbeInterval time.Duration
 	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.
 	RetryMin, RetryMax time.Duration
-	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection
-	// refused, unknown host name, or TLS mismatch. It applies only until a node has responded for the first time.
-	// Producers and consumers always wait; to fail fast, call [Client.WaitActive] first.
+	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection refused,
+	// unknown host name, TLS mismatch, or the port of another service. It applies only until a node has responded for the
+	// first time. Producers and consumers wait in this case; to fail fast, call [Client.WaitActive] first.
 	//
-	// FailFast also applies while the pair refuses writes because fewer nodes are in sync than min-in-sync requires:
-	// calls and publishes return [ErrRefused], unless an earlier attempt may have been committed.
+	// FailFast also applies while the pair refuses writes, because fewer nodes are in sync than min-in-sync requires.
+	// Calls and publishes then return [ErrRefused], unless an earlier attempt may have been committed.
 	FailFast bool
-	// FixedAddresses restricts the client to Addresses. By default it also follows addresses that nodes report for the
-	// active node and for the other site.
+	// FixedAddresses restricts the client to Addresses. By default, it also follows addresses that nodes report for the
+	// active node, for the other site and for other pairs of a fleet. With FixedAddresses, requests for queues of other
+	// pairs return [ErrRefused].
 	FixedAddresses bool
 	// AnySite restricts the client to one of two sites, for administration. The client uses the active node of the pair
 	// in Addresses even if the pair is a replica, and does not use the other site. Calls that only the primary serves

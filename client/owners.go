@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// maxOwners limits the cache of queue owners, and the queues of other pairs that a producer tracks without pending
-	// publishes.
+	// maxOwners limits the caches of queue owners and partition counts, and the queues that a producer tracks without
+	// pending publishes.
 	maxOwners = 10_000
 	// maxPairs limits the pairs of a fleet that a client connects to.
 	maxPairs = 1024
@@ -118,7 +118,7 @@ func (o *owners) put(key string, value owner) {
 
 // pair returns the connection to the pair that n names. mu is held.
 //
-// A node never names its own pair. If from is the home pair, the named pair therefore is another one, although the
+// A node never names its own pair. If from is the home pair, the named pair is therefore another one, although the
 // addresses of the client may contain nodes of both.
 func (o *owners) pair(from *pairConn, n *pb.NotOwner) (*pairConn, error) {
 	known := o.pairs[n.GetPair()]
@@ -188,7 +188,7 @@ func (o *owners) close() {
 }
 
 // node returns the node with the given address, of the pairs that the client uses. Any other node may belong to a pair
-// that the client does not use: it is returned with a separate connection, and does not become a node of a pair.
+// that the client does not use. It is returned with a separate connection, and does not become a node of a pair.
 func (c *Client) node(address string) (*node, error) {
 	o := c.owners
 	o.mu.Lock()
@@ -283,7 +283,7 @@ func (c *Client) pathTo(pair *pairConn) path { return path{client: c, pair: pair
 
 // follow processes an error. After NOT_OWNER, the next attempt is sent to the owner. d records the attempts; it is nil
 // if they need not be recorded. If the request cannot be sent to the owner, the returned error is final. If the
-// owner has already returned NOT_OWNER, the returned error describes both responses.
+// previous response was also NOT_OWNER, the returned error describes both responses.
 func (w *path) follow(e *Error, d *attempts) *Error {
 	w.moved = false
 	switch {

@@ -40,8 +40,8 @@ func (p *pairs) record(nodes []*node) {
 	maps.DeleteFunc(p.epochs, func(lineage string, _ uint64) bool { return !lineages[lineage] })
 }
 
-// usable reports whether the node can be the target: no other node of the pair has replaced it and, without AnySite,
-// the other site has not replaced its pair. mu is held.
+// usable reports whether the node can be the target. It cannot if another node of the pair has replaced it or, without
+// AnySite, if the other site has replaced its pair. mu is held.
 func (l *locator) usable(n *node) bool {
 	return !l.pairs.deposed(n) && (l.opts.AnySite || !l.pairs.superseded(n) && !outside(n, l.nodes))
 }
@@ -52,8 +52,8 @@ func (p *pairs) deposed(n *node) bool { return n.term < p.terms[n.pairID] }
 // superseded reports whether another site became the primary in a higher epoch. The node may not be aware of it.
 func (p *pairs) superseded(n *node) bool { return n.site.GetEpoch() < p.epochs[n.site.GetLineage()] }
 
-// outside reports whether a node belongs to no lineage, but another pair does: the node is not yet part of a replica
-// of that pair, or was reinstalled.
+// outside reports whether a node belongs to no lineage, but another pair does. The node is then not yet part of a
+// replica of that pair, or was reinstalled.
 func outside(n *node, nodes []*node) bool {
 	return n.site.GetLineage() == "" && slices.ContainsFunc(nodes, func(other *node) bool {
 		return other.site.GetLineage() != "" && (other.pairID != n.pairID || n.pairID == "")

@@ -29,10 +29,10 @@ func PartitionName(queue string, partition, count int) string {
 }
 
 // stickyMessages is the number of messages without a group that a producer sends to one partition before it continues
-// with the next one, so that several messages share a request.
+// with the next one. Several messages then share a request.
 const stickyMessages = 16
 
-// partitions is the cache of the numbers of partitions of queues, as reported by QUEUE_PARTITIONED.
+// partitions caches the number of partitions of each partitioned queue, as reported by QUEUE_PARTITIONED.
 type partitions struct {
 	known atomic.Bool // a node has returned QUEUE_PARTITIONED; if not, the cache is empty
 
@@ -63,7 +63,7 @@ func (p *partitions) learn(reported *pb.QueuePartitioned) {
 	p.known.Store(true)
 }
 
-// missing records that the queue of a partition does not exist: the partitioned queue was deleted, and may have been
+// missing records that the queue of a partition does not exist. The partitioned queue was deleted, and may have been
 // created again with another number of partitions.
 func (p *partitions) missing(name string) {
 	queue, count := splitPartition(name)

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// pipeline sends the publishes of a producer to one pair. It has a separate producer identity, because the sequences of
-// an identity must not have gaps at a pair.
+// pipeline sends the publishes of a producer to one pair. It numbers its requests separately, because the sequences of
+// a producer must not have gaps at a pair.
 type pipeline struct {
 	client   *Client
 	producer *Producer

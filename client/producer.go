@@ -142,12 +142,12 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 
 // Publish stores one message and returns after the commit: the message is durable on every in-sync node.
 //
-// If ctx expires after the message was sent, the error also matches [ErrOutcomeUnknown], and another Publish may
-// store a duplicate. To make retries safe, publish in a [Txn], because Commit is idempotent, or call Publish with a
-// context that does not expire.
+// If ctx ends after the message was sent, the error also matches [ErrOutcomeUnknown], and another Publish may store a
+// duplicate. To make retries safe, publish in a [Txn], because Commit is idempotent, or call Publish with a context
+// that does not end.
 //
-// Errors: [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrFenced], [ErrTooOld], [ErrOutcomeLost], [ErrClosed],
-// [ErrUnavailable] with the context's error.
+// Errors: [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrRefused], [ErrFenced], [ErrSequenceReused], [ErrTooOld],
+// [ErrOutcomeLost], [ErrClosed], [ErrUnavailable] with the context's error.
 func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return p.PublishBatch(ctx, queue, []Message{m})
 }
@@ -198,7 +198,7 @@ func (p *Producer) PublishBatchAsync(ctx context.Context, queue string, ms []Mes
 	return e
 }
 
-// failedPending returns a publish that failed before it was sent.
+// failedPending returns a publish that failed before it was sent, and records its error for Flush.
 func (p *Producer) failedPending(queue string, err error) *Pending {
 	e := &Pending{queue: queue, producer: p}
 	e.complete(nil, Receipt{}, err)
@@ -339,8 +339,9 @@ func closeIf(c chan struct{}) {
 }
 
 // Flush waits until all earlier publishes have completed. Publishes that other goroutines add in the meantime extend
-// the wait. Flush returns the joined errors of the asynchronous publishes that failed since the previous Flush. If ctx
-// ends first, it returns the context's error, [ErrUnavailable] and [ErrOutcomeUnknown], and the publishes continue.
+// the wait. Flush returns the joined errors of the asynchronous publishes that failed since the previous Flush: their
+// number, and up to 16 of the errors. If ctx ends first, it returns the context's error, [ErrUnavailable] and
+// [ErrOutcomeUnknown], and the publishes continue.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

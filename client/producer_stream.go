@@ -200,7 +200,7 @@ func (pl *pipeline) send(ctx context.Context, stream pb.QueueService_PublishStre
 		}
 		select {
 		case <-pl.wake:
-			// A response has just woken all callers that waited for it, and they are about to publish again. Yielding lets
+			// A response may have just woken the callers that waited for it, and they are about to publish again. Yielding lets
 			// these publishes share one request.
 			runtime.Gosched()
 		case err := <-received:
@@ -348,9 +348,9 @@ func (pl *pipeline) handleAll(ctx context.Context, resp *pb.PublishStreamRespons
 	return nil
 }
 
-// handle completes the oldest request with a response. It returns a retryable error instead, which ends the stream:
-// the request and all later ones are sent again, in order. Errors that concern the owner of one queue do not end the
-// stream.
+// handle completes the oldest request with a response. It returns a retryable error instead, which ends the stream: the
+// request and all later ones are sent again, in order. Errors that concern only the owner of one queue do not end the
+// stream, except DIRECTORY_UNAVAILABLE after an attempt that may have been committed.
 func (pl *pipeline) handle(ctx context.Context, resp *pb.PublishStreamResponse, address string) error {
 	var refused *Error
 	if resp.GetError() != nil {
@@ -447,8 +447,8 @@ func (pl *pipeline) renew() bool {
 	return true
 }
 
-// failInFlight completes all sent requests with err. The error of requests that may have been committed also matches
-// ErrOutcomeUnknown.
+// failInFlight completes all requests in flight with err. The error of requests that may have been committed also
+// matches ErrOutcomeUnknown.
 func (pl *pipeline) failInFlight(err error, s *pb.Submitted) {
 	pl.mu.Lock()
 	n := pl.unsubmitted(s)

@@ -107,8 +107,8 @@ func (e *Error) classify(ctx context.Context) {
 // retry reports whether the same request can succeed later or on the other node.
 func (e *Error) retry() bool { return e.kind == nil }
 
-// answered reports whether the error is a response from a node, which proves that this attempt was not committed. An
-// error from gRPC or a proxy has no reason and proves nothing.
+// answered reports whether the error is a response from a node, which proves that this attempt was not committed. gRPC
+// and proxies also return some of the codes: these prove it only with a reason.
 func (e *Error) answered() bool {
 	switch {
 	case e.notActive != nil, e.reason == pb.ErrorReason_ERROR_REASON_NOT_ACTIVE,
@@ -141,8 +141,8 @@ func (e *Error) blocked() bool {
 	return e.reason == pb.ErrorReason_ERROR_REASON_BLOCKED || e.reason == pb.ErrorReason_ERROR_REASON_SITE_LAG
 }
 
-// undirected reports whether the node does not know the owner of the queue, because the directory of the fleet does not
-// respond.
+// undirected reports whether the node does not know the owner of the queue, because the directory of the fleet is
+// unavailable.
 func (e *Error) undirected() bool {
 	return e.reason == pb.ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE
 }

@@ -4,8 +4,8 @@ package client
 
 import "slices"
 
-// reservation is a part of the window of a pipeline: requests that were refused because of the owner of their queue,
-// while later requests for the queue are in flight. If the stream ends, they can return to the pipeline.
+// reservation is a part of the window of a pipeline. It is for requests that were refused because of the owner of their
+// queue, while later requests for the queue are in flight. If the stream ends, they can return to the pipeline.
 type reservation struct{ requests, messages int }
 
 // reserve reserves the space of a refused request. mu is held.
@@ -23,13 +23,13 @@ func (pl *pipeline) release(rt *route) {
 	rt.reserved = reservation{}
 }
 
-// takeRefused moves the publishes that the stream has certainly refused, although it has ended without these responses,
-// to their routes: after it has refused a request because of the owner of its queue, a node refuses all later requests
-// for the queue on the same stream. If they were sent again, a node to which the queue has returned would execute them
-// before the refused request.
+// takeRefused moves publishes to their routes if the node has certainly refused them, although the stream has ended
+// without these responses. After a node has refused a request because of the owner of its queue, it refuses all later
+// requests for the queue on the same stream. If these publishes were sent again, a node to which the queue has returned
+// would execute them before the refused request.
 //
-// An earlier stream may have executed repeated requests. They remain in flight, with all later requests for their
-// queue. takeRefused returns the first one for each moving route. mu is held.
+// Repeated requests may have been executed on an earlier stream. They remain in flight, with all later requests for
+// their queue. takeRefused returns the first one for each moving route. mu is held.
 func (pl *pipeline) takeRefused() (kept map[*route]*request) {
 	sent := pl.sent
 	for i := range pl.inFlight.len() {

@@ -16,7 +16,7 @@ type route struct {
 	way  path      // its pair is the one that the queue belongs to
 	open int       // entries of the queue that are neither answered nor withdrawn
 
-	moving bool // pl has received a refusal that concerns the owner
+	moving bool // pl has received a refusal that concerns the owner or the partitions
 	wait   bool // wait before the publishes are sent again
 	retry  *backoff.ExponentialBackOff
 	after  time.Duration // delay requested by the node
@@ -24,7 +24,7 @@ type route struct {
 	// partitions is the number of partitions, if the queue has turned out to be partitioned: the publishes are then sent
 	// to the partitions.
 	partitions int
-	last       *Error // last refusal by a node without the directory; nil after a response of another kind
+	last       *Error // last DIRECTORY_UNAVAILABLE since the last commit; nil if none
 	refused    fifo[*Pending]
 	queued     fifo[*Pending] // entries that follow all requests in flight
 	reserved   reservation    // part of pl.reserved
@@ -91,9 +91,9 @@ func (p *Producer) queuedIn(e *Pending) *pipeline {
 	}
 }
 
-// redirect moves a request that pl has received a refusal for, and all later publishes to its queue, to the owner. The
-// request is no longer in flight. If the owner cannot be used, redirect returns an error, and the request is not moved.
-// mu is held.
+// redirect moves a refused request, and all later publishes to its queue, from pl to the owner or to the partitions of
+// the queue. The request is no longer in flight. If the owner cannot be used, redirect returns an error, and the
+// request is not moved. mu is held.
 func (p *Producer) redirect(pl *pipeline, r *request, e *Error) *Error {
 	rt := r.entries[0].route
 	if rt == nil {
@@ -128,7 +128,7 @@ func (p *Producer) redirect(pl *pipeline, r *request, e *Error) *Error {
 	return nil
 }
 
-// adopt creates the route of a queue after the first refusal, and assigns all its entries to the route. mu is held.
+// adopt creates the route of a queue after the first refusal, and assigns all entries of the queue to it. mu is held.
 func (p *Producer) adopt(pl *pipeline, refused *request) *route {
 	rt := p.addRoute(refused.queue, pl)
 	take := func(e *Pending) {
@@ -153,7 +153,7 @@ func (p *Producer) adopt(pl *pipeline, refused *request) *route {
 	return rt
 }
 
-// completeMoves calls completeMove for all routes. mu is held.
+// completeMoves calls completeMove for all moving routes. mu is held.
 func (p *Producer) completeMoves(pl *pipeline) {
 	for _, rt := range p.routes {
 		if rt.moving {

@@ -17,20 +17,22 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// TokenSource returns a token and its expiry time, zero if unknown. The client calls it when the last token is about
-// to expire or was rejected, never concurrently, and at most about once a second. If it returns an error, the calls
-// that need the token do not fail: they are retried, as if the node were unreachable.
+// TokenSource returns a token and its expiry time, zero if unknown. The client calls it when a request needs a token
+// and the last token is about to expire, has an unknown expiry time, or was rejected. Calls are never concurrent, and
+// usually at least a second apart. If it returns an error, the calls that need the token do not fail: they are retried,
+// as if the node were unreachable.
 type TokenSource func(ctx context.Context) (token string, expiry time.Time, err error)
 
 const (
 	// tokenMargin is the time before the expiry at which a token is replaced, limited to a tenth of its lifetime.
 	tokenMargin = 30 * time.Second
-	// tokenReread is the interval at which a token file is checked, and the minimum interval between calls of a source.
+	// tokenReread is the interval at which a token file is checked, and the usual minimum interval between calls of a
+	// source.
 	tokenReread  = time.Second
 	tokenTimeout = 30 * time.Second
 	// maxTokenBytes is the maximum size of a token: nodes accept no larger header.
 	maxTokenBytes = 16 << 10
-	// maxRenewals is the number of consecutive rejected tokens after which an operation fails.
+	// maxRenewals is the number of consecutive rejected tokens that an operation replaces before it fails.
 	maxRenewals = 3
 )
 

@@ -26,7 +26,8 @@ type Tracer interface {
 type DeliveryTrace interface {
 	// Into returns a context with the span of the delivery as parent.
 	Into(ctx context.Context) context.Context
-	// Answered is called once, when the application has answered. how is "ack", "nack" or "reject".
+	// Answered is called once, when the application has answered. how is "ack", "nack" or "reject". The client calls it
+	// while it holds a lock: Answered must not call methods of the delivery or the consumer.
 	Answered(how string)
 }
 

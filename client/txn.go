@@ -48,7 +48,8 @@ type TxnResult struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is the sequence of the first published message; the other messages have the following sequences.
+	// FirstSequence is the sequence of the first published message. The other messages have the following sequences,
+	// except discarded messages, and messages in other partitions of a partitioned queue.
 	FirstSequence uint64
 	// Changed is the number of messages changed by an acknowledgement or release.
 	Changed uint64
@@ -74,10 +75,10 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	return t
 }
 
-// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already
-// acknowledged or reserved by a prepared transaction; otherwise Commit returns [ErrProcessed]. The deliveries must
-// not be answered in another way. Take counts as one operation. If a standby runs release 0.1.0, Commit returns
-// [ErrRefused]; an active of release 0.1.0 ignores the condition.
+// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already acknowledged
+// or reserved by a prepared transaction. Otherwise, Commit returns [ErrProcessed]. The deliveries must not be answered
+// in another way. Take counts as one operation. If a standby runs release 0.1.0, Commit returns [ErrRefused]; an active
+// of release 0.1.0 ignores the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
 // Ack is like [Txn.Take], without the condition: if another consumer has also processed a message, the results of
@@ -158,9 +159,9 @@ func (t *Txn) fail(err error) {
 // [ErrProcessed] means that a message of Take was processed elsewhere: the transaction is rolled back, and acknowledged
 // messages are not redelivered. After any other error, call Commit again or Rollback.
 //
-// If another site was promoted without a planned switch, or another pair became the owner of the queue, since a
-// delivery of the transaction, the transaction is not sent there, because the sequence may belong to a different
-// message. Commit returns [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
+// Since a delivery of the transaction, another site may have been promoted without a planned switch, or another pair
+// may have become the owner of the queue. The sequence may then belong to a different message, so the transaction is
+// not sent. Commit returns [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
 //
 // Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrRefused],
 // [ErrOutcomeLost], [ErrUnavailable].
@@ -199,8 +200,8 @@ func (t *Txn) commit(ctx context.Context) (resp *pb.CommitResponse, err error) {
 	return resp, err
 }
 
-// pair returns the pair that the transaction is sent to: the pair of a consumer of its deliveries, or of the first
-// queue with a known owner, or the home pair.
+// pair returns the pair that the transaction is sent to. It is the pair of a consumer of its deliveries, or of the
+// first queue with a known owner, or the home pair.
 func (t *Txn) pair(ops []*pb.Operation) *pairConn {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		return d.consumer.pair()

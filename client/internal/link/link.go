@@ -36,7 +36,8 @@ type Target struct {
 	XID string
 }
 
-// Conns sends requests over the connections of a client to its home pair, and to the pairs that own their queues.
+// Conns sends requests over the connections of a client to its home pair, and to the pairs that own the queues of the
+// requests.
 type Conns interface {
 	// Read sends a read-only request to the active node until it responds.
 	Read(ctx context.Context, op string, to Target, call Call) error
@@ -59,7 +60,7 @@ type Identity interface {
 	OutcomeUnknown() bool
 }
 
-// Node is one node of the pair.
+// Node is a node that the client has a connection to. It may belong to another pair.
 type Node interface {
 	Address() string
 	// Conn returns the current connection. A connection that does not respond is replaced.
@@ -94,8 +95,8 @@ var (
 	ErrNoSchedule     = errors.New("schedule not found")
 	ErrNoPolicy       = errors.New("policy not found")
 	ErrNoTransaction  = errors.New("prepared transaction not found")
-	ErrDecided        = errors.New("coordinator made the opposite decision")
-	ErrHeuristic      = errors.New("opposite decision was made without the coordinator")
+	ErrDecided        = errors.New("transaction coordinator made the opposite decision")
+	ErrHeuristic      = errors.New("opposite decision was made without the transaction coordinator")
 	ErrNoPlan         = errors.New("no plan is running")
 )
 
