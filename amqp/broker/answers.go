@@ -49,7 +49,7 @@ func (a *answers) empty() bool {
 	return len(a.ack) == 0 && len(a.nack) == 0 && len(a.reject) == 0 && len(a.release) == 0
 }
 
-// requeue adds messages that the client has not processed to release.
+// requeue adds messages that the client has not processed to a.release.
 func (a *answers) requeue(sequences []uint64) {
 	for _, s := range sequences {
 		a.release.add(s)

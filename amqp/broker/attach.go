@@ -22,7 +22,7 @@ const (
 	capGlobal         wire.Symbol = "global"
 )
 
-const callLimit = 15 * time.Second // timeout of the calls to find or create a queue or a subscription
+const callLimit = 15 * time.Second // timeout of calls for queues and subscriptions, and of waits for a pair
 
 // attached responds to an attach of the client. Calls to the node run in a separate goroutine. mu is held.
 func (c *conn) attached(l *session.Link) {
@@ -45,9 +45,9 @@ func (c *conn) attached(l *session.Link) {
 // not delay other clients.
 const maxCreating = 32
 
-// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If
-// the node is not active, it closes the connection, because clients report a refused link to the application. mu is
-// held.
+// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If begin
+// fails, the link is refused. If it fails because the node is not active, the connection is closed instead, because
+// clients report a refused link to the application. mu is held.
 func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.creating++
 	c.run(func() {

@@ -48,8 +48,8 @@ func (s *Server) consumersOf(queue string) []*consumer {
 }
 
 // catchUp waits until the node has applied the acknowledgements that consumers of the queue have sent on any AMQP
-// connection. Clients acknowledge without waiting for a response; a browser that is opened afterwards on another
-// connection must not return acknowledged messages.
+// connection, but at most about confirmLimit. Clients acknowledge without waiting for a response; a browser that is
+// opened afterwards on another connection must not return acknowledged messages.
 func (c *conn) catchUp(queue string) {
 	consumers := c.server.consumersOf(queue)
 	if len(consumers) == 0 {

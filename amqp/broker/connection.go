@@ -308,7 +308,7 @@ func poke(c chan struct{}) {
 	}
 }
 
-// broken ends a connection that is not readable. mu is held.
+// broken ends the connection after a read error or a protocol violation. mu is held.
 func (c *conn) broken(err error) {
 	if e, ok := errors.AsType[*wire.Error](err); ok { // a protocol violation
 		c.leave() // Close ends the links without events
@@ -362,8 +362,8 @@ func (c *conn) write() {
 	}
 }
 
-// hangUp closes only the write side, because closing the connection could discard the last output. It returns false
-// if the connection does not support this.
+// hangUp closes only the write side, because closing the connection could discard the last output. It returns false if
+// this is not possible.
 func (c *conn) hangUp() bool {
 	half, ok := c.raw.(interface{ CloseWrite() error })
 	return ok && half.CloseWrite() == nil
@@ -480,7 +480,7 @@ func (c *conn) sendOff(reason *wire.Error) {
 	c.signal()
 }
 
-// lost closes the connection with a redirect to the active node.
+// lost closes the connection with a redirect to the active node, if its address is known.
 func (c *conn) lost(reason string) {
 	role := c.server.successor()
 	if role.Active {
@@ -586,7 +586,8 @@ type link interface {
 	// If wait is nil, the detach is answered immediately. Otherwise, wait is called without mu, and the detach is
 	// answered after it has returned.
 	detached(closed bool) (wait func())
-	// finish is called when the connection ends: received data is processed, and nothing is sent.
+	// finish is called when the connection ends: received data is processed, and no further messages are sent to the
+	// client.
 	finish()
 }
 

@@ -114,7 +114,7 @@ func (o *coordinator) discharge(id uint32, d *wire.Discharge) {
 	})
 }
 
-// detached ends the link when its discharges have completed. Its other transactions are rolled back.
+// detached ends the link when its discharges have completed. The other transactions of its session are rolled back.
 func (o *coordinator) detached(bool) (wait func()) {
 	o.c.txns.end(o.link.Session())
 	return o.discharges.Wait

@@ -126,8 +126,8 @@ func (c *conn) stored(bytes int) {
 	}
 }
 
-// waitForRoom waits while the total of all connections exceeds the limit, and closes the connection being read if it
-// stalls.
+// waitForRoom waits while the total of all connections exceeds the limit and another connection is read, and closes
+// that connection if it stalls.
 func (c *conn) waitForRoom() {
 	again, first := c.server.held.wait(c)
 	if again == nil {

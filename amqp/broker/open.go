@@ -29,8 +29,8 @@ func (c *conn) opened(o *wire.Open) {
 		c.shutLocked(redirectError(role, notActive))
 		return
 	}
-	// The open has no failover-server-list: Qpid JMS replaces its configured addresses with that list, which can lack the
-	// other node, the other site, or addresses that the client can reach.
+	// The open has no failover-server-list, because Qpid JMS replaces its configured addresses with that list. The list
+	// can lack the other node, the other site, or addresses that the client can reach.
 	reply := session.OpenReply{
 		OfferedCapabilities: []wire.Symbol{anonymousRelay, delayedDelivery, sharedSubs},
 		Properties: wire.Fields{

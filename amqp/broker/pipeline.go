@@ -19,7 +19,7 @@ import (
 
 const (
 	window        = 200 // outstanding requests: nodes retain the last 256 results of a producer
-	eagerFrames   = 4   // publish frames in flight above which messages are batched
+	eagerFrames   = 4   // publish frames in flight from which messages are batched
 	maxBatch      = 256
 	maxBatchBytes = 256 << 10
 	firstPause    = 2 * time.Millisecond // first wait of the backoff while the node cannot accept publishes
@@ -47,7 +47,8 @@ type request struct {
 	last        bool // last request of its frame
 }
 
-// pipeline stores the messages of a link in order. Messages with an unknown outcome are retried with the same identity.
+// pipeline stores the messages of a link at one pair, in order. Messages with an unknown outcome are retried with the
+// same identity.
 type pipeline struct {
 	c    *conn
 	of   *publisher
@@ -91,7 +92,7 @@ func (p *pipeline) signal() { p.c.wakeUp(p.wake) }
 
 func (p *pipeline) idle() bool { return len(p.pending) == 0 && len(p.inFlight) == 0 && p.missing == "" }
 
-// run runs until the link has ended and all messages are answered, or the connection has ended.
+// run runs until the link has ended and all messages are answered, the link has failed, or the connection has ended.
 func (p *pipeline) run() {
 	defer p.c.locked(func() { p.over = true })
 	pause := firstPause
@@ -262,8 +263,8 @@ func (r *request) size() (messages, bytes int) {
 	return len(r.entries), bytes
 }
 
-// nextRequest returns the next request for a frame that already contains the given number of messages and bytes.
-// Requests of an earlier stream are returned first, in order, followed by new requests. mu is held.
+// nextRequest returns the next request for a frame that already contains the given number of messages and bytes, or
+// nil. Requests of an earlier stream are returned first, in order, followed by new requests. mu is held.
 func (p *pipeline) nextRequest(messages, bytes int) *request {
 	if p.sent < len(p.inFlight) {
 		r := &p.inFlight[p.sent]

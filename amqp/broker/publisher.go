@@ -19,7 +19,7 @@ type publisher struct {
 	link    *session.Link
 	queue   string // empty: each message contains its address
 	topic   bool
-	exists  bool   // the queue has existed since the link was attached
+	exists  bool   // the queue existed when the link was attached, or later
 	dynamic string // dynamic queue of the link; may be empty
 	used    bool   // a message was received outside a transaction
 	done    bool   // no further messages follow

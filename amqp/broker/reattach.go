@@ -8,11 +8,13 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// maxAttachWait is the maximum time for which an attach waits for the owner of a queue that no other pair has named.
+// maxAttachWait is the maximum time for which an attach waits for the directory, if no pair has named the owner of the
+// queue.
 const maxAttachWait = 3 * time.Second
 
-// reattach waits, and reports whether another stream must be opened: at the owner after NOT_OWNER, or at the same pair
-// if that pair has no active node. The deliveries of the ended stream are withdrawn, because they are delivered again.
+// reattach waits, and reports whether another stream must be opened. After NOT_OWNER, it is opened at the owner; if the
+// pair has no active node, at the same pair. The deliveries of the ended stream are withdrawn, because they are
+// delivered again.
 func (s *consumer) reattach(err error) bool {
 	if s.c.fleet == nil || s.ctx.Err() != nil {
 		return false

@@ -10,10 +10,10 @@ import (
 // maxRoutes limits the routes of a link.
 const maxRoutes = 10_000
 
-// route determines the pipeline for the messages of one queue in a link, after a pair has refused a request because it
-// does not own the queue. While a route is moving, all messages for the queue wait until the previous pipeline has no
-// request for the queue in flight. They are then sent on the next pipeline, so their order is retained. The fields are
-// guarded by conn.mu.
+// route determines the pipeline for the messages of one queue in a link. It exists after a pair has refused a request
+// because it does not own the queue. While a route is moving, all messages for the queue wait until the previous
+// pipeline has no request for the queue in flight. They are then sent on the next pipeline, so their order is retained.
+// The fields are guarded by conn.mu.
 type route struct {
 	queue   string
 	pipe    *pipeline // pipeline of the messages that are not in refused or queued
@@ -95,7 +95,7 @@ func (p *publisher) redirect(pl *pipeline, r *request, f *failure) error {
 	return nil
 }
 
-// addRoute adds a route, and removes routes without messages at the limit.
+// addRoute adds a route. At the limit, it removes routes without messages. mu is held.
 func (p *publisher) addRoute(rt *route) {
 	if p.routes == nil {
 		p.routes = make(map[string]*route)

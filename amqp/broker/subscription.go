@@ -33,7 +33,7 @@ type subscription struct {
 }
 
 // subscriptionOf returns the subscription of a link. The client's container and the link name identify it; a global
-// subscription is identified by the link name only.
+// subscription is identified by the link name only. A volatile subscription that is not shared has a random name.
 func (c *conn) subscriptionOf(a *wire.Attach) subscription {
 	source := a.Source
 	s := subscription{
@@ -228,7 +228,8 @@ func (s *consumer) last() bool {
 }
 
 // endIdle deletes volatile subscriptions without links, which remain after a failover. Without a fleet, only the active
-// node has links. In a fleet, a link of another node may be about to attach: a subscription must have been idle before.
+// node has links. In a fleet, a link of another node may be about to attach: a subscription must have been idle for
+// idleGrace.
 func (c *conn) endIdle(ctx context.Context, queue string) {
 	resp, err := c.queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
 	if err != nil {
@@ -287,7 +288,8 @@ const (
 	maxIdle   = 10_000 // recorded idle subscriptions
 )
 
-// longIdle records that a volatile subscription has no links, and reports whether this was recorded idleGrace ago.
+// longIdle records that a volatile subscription has no links, and reports whether this was recorded at least idleGrace
+// ago.
 func (s *Server) longIdle(queue, name string) bool {
 	key, now := [2]string{queue, name}, time.Now()
 	s.mu.Lock()

@@ -25,7 +25,7 @@ const (
 
 const (
 	maxTransactions = 1000             // open transactions per connection
-	commitLimit     = 30 * time.Second // maximum time to retry a commit with an unknown outcome
+	commitLimit     = 30 * time.Second // maximum time of a commit with its retries
 
 	// Limits of a Commit.
 	maxOperations    = 1000
@@ -128,7 +128,8 @@ func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 	return list
 }
 
-// publish adds a message. limit is the maximum size of all open transactions of the connection.
+// publish adds a message. limit is the maximum size of all open transactions of the connection. After an error, only a
+// rollback is possible.
 func (t *transaction) publish(p *publisher, queue string, m *pb.Message, bytes, limit int) *wire.Error {
 	if t.all.bytes+bytes > limit {
 		t.tooMuch = session.Errorf(session.ResourceLimitExceeded, "open transactions of the connection exceed "+
@@ -181,7 +182,7 @@ func (s *consumer) disposedIn(state *wire.TransactionalState, e *session.Dispose
 	t.outcomes = append(t.outcomes, outcome{
 		consumer: s, generation: s.generation, state: o, sequences: slices.Clone(e.Refs),
 	})
-	if !e.Settled { // settled with the transaction (4.4.4.1)
+	if !e.Settled { // settled here; the outcome takes effect with the transaction (4.4.4)
 		for i := range e.Refs {
 			s.link.Settle(e.First+uint32(i), &wire.TransactionalState{TxnID: t.accepted.TxnID, Outcome: o})
 		}
@@ -235,7 +236,7 @@ func isAccepted(state wire.DeliveryState) bool {
 	return ok
 }
 
-// committed applies the nacks and rejects, which are not part of the Commit. mu is held.
+// committed applies the outcomes other than accepted, which are not part of the Commit. mu is held.
 func (t *transaction) committed() {
 	for _, o := range t.outcomes {
 		if !isAccepted(o.state) && o.isCurrent() {
