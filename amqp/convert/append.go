@@ -13,7 +13,8 @@ import (
 )
 
 // Append appends the AMQP encoding of a stored message; now determines the remaining time to live. A message received
-// by AMQP is unchanged, except for the header and the annotations of a dead letter. Append does not retain s.
+// over AMQP is unchanged, except for the header and the annotations of a dead letter. If the sections in SectionsKey do
+// not match the body, the converted fields are encoded. Append does not retain s.
 func Append(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
 	if v, ok := m.GetTypedProperties()[SectionsKey].GetKind().(*pb.PropertyValue_BytesValue); ok {
@@ -24,7 +25,7 @@ func Append(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	return appendTranslated(b, s, now)
 }
 
-// appendUnchanged appends a message received by AMQP.
+// appendUnchanged appends a message received over AMQP: the sections in k, with the current body.
 func appendUnchanged(b []byte, s *pb.StoredMessage, k *preserved, now time.Time) []byte {
 	h := header{durable: k.flags&isDurable != 0, deliveryCount: s.GetDeliveryCount()}
 	if k.flags&hasPriority != 0 {
@@ -85,8 +86,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// remaining returns the remaining time to live in milliseconds: at least 1, because the message is being delivered;
-// 0 if the message does not expire, or if the time exceeds the range of the header.
+// remaining returns the remaining time to live in milliseconds. It is at least 1, because the message is being
+// delivered. The result is 0 if the message does not expire, or if the time exceeds the range of the header.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0
@@ -98,7 +99,7 @@ func remaining(m *pb.Message, now time.Time) uint32 {
 	return uint32(max(ms, 1))
 }
 
-// appendTranslated appends a message not received by AMQP.
+// appendTranslated appends the converted fields of a message.
 func appendTranslated(b []byte, s *pb.StoredMessage, now time.Time) []byte {
 	m := s.GetMessage()
 	h := header{durable: true, priority: -1, ttl: remaining(m, now), deliveryCount: s.GetDeliveryCount()}

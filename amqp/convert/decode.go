@@ -65,7 +65,8 @@ func Decode(payload []byte) (m *pb.Message, to string, err error) {
 	return m, d.to, nil
 }
 
-// attributesBytes estimates the size of the fields and typed properties in a stored message, without SectionsKey.
+// attributesBytes returns an upper bound of the size of the fields and typed properties in a stored message, without
+// SectionsKey.
 func (d *decoded) attributesBytes() int {
 	m := &d.message
 	n := len(m.GetMessageId()) + len(m.GetCorrelationId()) + len(m.GetReplyTo()) + len(m.GetContentType()) +
@@ -184,8 +185,8 @@ func (d *decoded) bodyKind(code byte, v value) {
 	}
 }
 
-// take splits the message into the preserved parts and the body, which ends before end, and decodes the translated
-// sections.
+// take splits the message into the preserved parts and the body, which ends before end, and converts the sections
+// before the body.
 func (d *decoded) take(body, end []byte) error {
 	before := len(d.from) - len(body)
 	switch d.preserved.flags & bodyKind {

@@ -2,14 +2,14 @@
 
 // Package convert converts between AMQP 1.0 messages (part 3) and lockstep.v1 messages.
 //
-// A message received by AMQP is delivered by AMQP with the same bytes: properties, application-properties, body,
+// A message received over AMQP is delivered over AMQP with the same bytes: properties, application-properties, body,
 // message annotations and footer. The header has the original durability and priority, the remaining time to live,
 // and a new delivery count. Delivery annotations apply to one hop and are dropped.
 //
 // For that purpose, the typed property SectionsKey stores everything except the text or bytes of the body. gRPC
 // consumers and filters use the converted fields. A gRPC client that changes such a message and publishes it again must
-// remove the property; otherwise AMQP consumers receive the original fields, and the original body unless its length
-// has changed.
+// remove the property. Otherwise, AMQP consumers receive the original fields with the current body. If the property
+// does not match that body, for example because the length has changed, they receive the converted fields.
 //
 // # Conversion from AMQP
 //

@@ -58,8 +58,8 @@ const (
 
 const maxDepth = 32
 
-// value locates an encoded value in the input, so that a message is converted without a Go value for each AMQP value,
-// unlike in package wire.
+// value locates an encoded value in the input. Unlike in package wire, a message is converted without a Go value for
+// each AMQP value.
 type value struct {
 	code  byte   // codeDescribed for any described value
 	count int    // number of elements of a list, a map (keys and values) or an array
@@ -102,8 +102,8 @@ func width(code byte) (fixed, sized, counted int) {
 
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort skips a value of fixed length or a short ASCII string; most values have one of these forms. It returns
-// false for all other values, and for malformed ones.
+// skipShort skips a value of fixed length, or a short binary, string or symbol in ASCII; most values have one of these
+// forms. It returns false for all other values, for malformed ones, and for booleans of one byte.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false
