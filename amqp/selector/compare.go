@@ -299,8 +299,10 @@ func (w *writer) operand(n node) {
 	}
 }
 
-// number writes a numeric expression. As in Java, an expression is evaluated in integers if all its operands are
-// integers, and in doubles otherwise.
+// number writes a numeric expression. With a floating-point constant, it is calculated in doubles, except
+// subexpressions without such a constant. Without one, it is calculated in integers if all its properties are integers,
+// and completely in doubles otherwise. Java would also calculate an integer subexpression such as a/b in integers if
+// another property is a double.
 func (w *writer) number(n node) {
 	switch n := n.(type) {
 	case int64:
@@ -383,7 +385,8 @@ func (w *writer) integer(n node) {
 	}
 }
 
-// float writes a number that contains a double; integer subexpressions are calculated as integers.
+// float writes a number with a floating-point constant in doubles. Calculations in it without such a constant are
+// written by number.
 func (w *writer) float(n node) {
 	if !hasFloat(n) && isCalculated(n) {
 		w.add("double(")

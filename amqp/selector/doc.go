@@ -26,5 +26,6 @@
 //
 // Integers may be hexadecimal, octal or end with L, floating-point numbers with F or D, as in Java. A comparison of a
 // string with a number is false, even with <>. The operand of LIKE must be a string: for a number, neither LIKE nor NOT
-// LIKE is true. Integer overflow and division by zero result in unknown.
+// LIKE is true. Integer overflow and division by zero result in unknown. Between constants, integer overflow wraps
+// around, and division by zero is a syntax error.
 package selector

@@ -12,7 +12,7 @@ import (
 	"unicode/utf8"
 )
 
-// ErrInvalid is returned by ToCEL for an invalid selector.
+// ErrInvalid is wrapped by the errors of ToCEL.
 var ErrInvalid = errors.New("invalid selector")
 
 func (p *parser) invalid(at int, format string, args ...any) error {

@@ -54,7 +54,7 @@ var headerNames = map[string]semantics{
 }
 
 const (
-	notByJMS    = "JMS allows for JMSDeliveryMode, JMSPriority, JMSMessageID, JMSTimestamp, JMSCorrelationID and JMSType"
+	notByJMS    = "JMS permits only JMSDeliveryMode, JMSPriority, JMSMessageID, JMSTimestamp, JMSCorrelationID and JMSType"
 	notConstant = "its value changes while the message is stored"
 )
 
