@@ -51,8 +51,8 @@ func New(o Options, now time.Time) *Conn {
 }
 
 // Receive applies a frame. Before the call, the caller must have taken all events with Next. An error is fatal, and has
-// the type *wire.Error: the output contains a Close with it, a Closed event reports it, and further calls return it
-// again. The caller then writes the output and closes the network connection.
+// the type *wire.Error. The output then contains a Close with the error, a Closed event reports it, and further calls
+// return it again. The caller writes the output and closes the network connection.
 func (c *Conn) Receive(f *wire.Frame, now time.Time) error {
 	c.now, c.lastRead = now, now
 	if c.events.pending() {
@@ -176,7 +176,7 @@ func (c *Conn) Each(f func(*Link)) {
 }
 
 // Lost records that the network connection was lost. All links and sessions end with events, and then the connection
-// ends with Closed.
+// ends with Closed. It has no effect after a Close in either direction.
 func (c *Conn) Lost(err *wire.Error) {
 	if c.closed || c.peerClosed {
 		return

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package session implements the state of an AMQP 1.0 connection with its sessions and links (part 2 of the
-// specification), in the role of the container that accepted the connection. It does no I/O, starts no goroutines and
-// reads no clock: the caller passes in frames and the time, and retrieves events and output bytes.
+// specification). Its role is that of the container that accepted the connection. It does no I/O, starts no goroutines
+// and reads no clock: the caller passes in frames and the time, and retrieves events and output bytes.
 //
 //	               frames                                   events
 //	wire.Reader ─────────────▶ Conn.Receive ─ ─ ─ Conn.Next ────────▶ amqp/broker

@@ -4,7 +4,7 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// Event is an action of the peer: a pointer to one of the types below, valid until the next Receive or Tick.
+// Event is an action of the peer: a pointer to one of the types below, valid until the next Receive.
 type Event interface{ event() }
 
 type (

@@ -8,7 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// Link is a link attached by the peer. Its methods have no effect after the link has ended.
+// Link is a link attached by the peer. After the link has ended, only Detach has an effect, and Settle until Detach
+// responds to the peer.
 type Link struct {
 	Data any // for use by the caller
 
@@ -92,7 +93,7 @@ func (s *Session) receiveAttach(a *wire.Attach) {
 	c.events.push(&Attached{Link: l})
 }
 
-// refusedLinks is the number of refused links above the limit that the peer has not detached yet.
+// refusedLinks is the maximum number of refused links above the limit that the peer has not detached yet.
 const refusedLinks = 64
 
 func (s *Session) freeHandle() (uint32, bool) {
@@ -108,8 +109,9 @@ func (s *Session) freeHandle() (uint32, bool) {
 	return uint32(len(s.links) - 1), true
 }
 
-// Accept responds to an Attached event and accepts the link. It returns false if the link is refused because the
-// response exceeds the peer's max-frame-size. A Credit event follows if the peer has granted credit already.
+// Accept responds to an Attached event and accepts the link. It returns false if the link has ended, or is refused
+// because the response exceeds the peer's max-frame-size. A Credit event follows if the peer has granted credit
+// already.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false
@@ -249,7 +251,7 @@ func (l *Link) release() {
 	l.credit = 0
 }
 
-// awaitsDetach reports whether the peer waits for a response to its detach. Until then, outcomes are reported.
+// awaitsDetach reports whether the peer waits for a response to its detach. Until the response, outcomes are sent.
 func (l *Link) awaitsDetach() bool {
 	return l.peerDetached && l.accepted && !l.detached && !l.session.over() && !l.session.reported
 }

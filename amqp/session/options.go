@@ -17,7 +17,7 @@ type Options struct {
 	IdleTimeOut    time.Duration // a peer that is silent for twice that time is disconnected; 0: never
 	MaxMessageSize uint64        // bytes, announced and enforced; 0: limited by MaxPartial
 	MaxPartial     int           // bytes of all incomplete messages; default 64 MiB
-	MaxUnsent      int           // bytes of all messages waiting for credit or a window; default 64 MiB
+	MaxUnsent      int           // bytes waiting for credit or a window, or one larger message; default 64 MiB
 	IncomingWindow uint32        // transfers that a session accepts until it sends a new window; default 2048
 	// MaxUnsettled is the maximum number of sent unsettled deliveries of a session; default 65,536. Further messages
 	// wait. Received deliveries are limited by Link.Window; with Link.Grant, the session ends if they exceed

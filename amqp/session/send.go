@@ -15,7 +15,7 @@ import (
 var (
 	// ErrGone is returned if the link has ended, was not accepted, or is not a sender.
 	ErrGone = errors.New("link is closed")
-	// ErrFull is returned if the waiting messages exceed Options.MaxUnsent.
+	// ErrFull is returned if the waiting messages would exceed Options.MaxUnsent.
 	ErrFull = errors.New("too many bytes queued for the peer's credit and window")
 )
 
