@@ -12,8 +12,8 @@ import (
 const (
 	// maxDepth limits the nesting of values, to protect the stack.
 	maxDepth = 32
-	// maxEmpty limits the number of elements of zero bytes, such as true, in all arrays of a value, because the size
-	// of the input does not limit them.
+	// maxEmpty limits the number of elements of zero bytes, such as true, in all arrays of a value. The size of the input
+	// does not limit them.
 	maxEmpty = 4096
 	// maxAhead limits the allocation before elements are decoded: each nested list may claim as many elements as bytes.
 	maxAhead = 64
@@ -407,7 +407,8 @@ func (d *decoder) skip() error {
 	}
 }
 
-// descriptor decodes a descriptor as a number; known is false for one outside the specification.
+// descriptor decodes a descriptor as a number. known is false for a symbol outside the specification, and for a
+// descriptor that is neither a ulong nor a symbol. The value of a ulong is not checked.
 func (d *decoder) descriptor() (code uint64, known bool, err error) {
 	c, err := d.ctor()
 	if err != nil {

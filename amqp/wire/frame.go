@@ -141,9 +141,9 @@ func (r *Reader) release() {
 	r.taken = 0
 }
 
-// Next reads a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call; they are decoded
-// without allocations unless they contain a map or a transactional state. At the end of the connection, Next returns
-// io.EOF, or io.ErrUnexpectedEOF within a frame.
+// Next reads a frame. A Transfer, Flow or Disposition, and the Payload, are valid until the next call. They are decoded
+// without allocations unless they contain a map, or a delivery state with fields. At the end of the connection, Next
+// returns io.EOF, or io.ErrUnexpectedEOF within a frame.
 func (r *Reader) Next(f *Frame) error {
 	r.release()
 	head, err := r.peek(frameHead)
@@ -221,7 +221,7 @@ func (r *Reader) readFull(b []byte) (int, error) {
 	return n + more, err //nolint:wrapcheck // see readError
 }
 
-// readError converts an io.EOF within a frame to io.ErrUnexpectedEOF.
+// readError converts an io.EOF within a frame to io.ErrUnexpectedEOF, and wraps other errors.
 func readError(err error) error {
 	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
