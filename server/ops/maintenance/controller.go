@@ -34,8 +34,8 @@ const (
 	handOverLimit = 10 * time.Second
 )
 
-// drive executes the plan while this node is active. It keeps no other state than the stored plan and the roles of
-// the nodes. Therefore the next active can continue the plan after a role change.
+// drive executes the plan while this node is active. The next step depends only on the stored plan and on the roles and
+// stores of the nodes. Therefore the next active can continue the plan after a role change.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -65,9 +65,9 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// waitForRetry waits for delay after a failed step of plan id, or until the role changes or another plan is current.
-// It ignores other changed entries, because the recorded failure is itself such a change. It returns false if ctx
-// has ended.
+// waitForRetry waits for delay after a failed step of plan id. It waits shorter if the role changes, or if the plan
+// ends or is replaced. It ignores other changes of internal entries, because the recorded failure is itself such a
+// change. It returns false if ctx has ended.
 func (m *Manager) waitForRetry(
 	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
 ) bool {
@@ -111,8 +111,8 @@ func (m *Manager) foreign(p *Plan) bool {
 	return m.node.Alone() || m.node.Pair().Record != nil && p.Pair != m.pair()
 }
 
-// attempt executes the next step. It returns the delay until the next check (negative: check immediately; 0: wait
-// for a change) and the number of consecutive failures.
+// attempt executes the next step. It returns the delay until the next step (negative: no delay; 0: wait for a change)
+// and the number of consecutive failures.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
 	stepCtx, stop := m.servingContext(ctx, func() error {
 		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {
@@ -268,8 +268,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied all transactions committed before the call. The switchover itself
-// drains the few transactions that follow.
+// catchUp waits until the standby has applied all transactions committed before the call. After catchUpLimit, it
+// returns ErrUnreachable. The switchover itself drains the few transactions that follow.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {

@@ -5,8 +5,8 @@
 //
 // # Stored state
 //
-// The state of the pair is in the store's metadata entries, which are replicated like messages. Only the active
-// changes these entries, and only in the term in which it has read them. Therefore a lock in this process is
+// The state of the pair is in internal entries of the store (query.Meta), which are replicated like messages. Only the
+// active changes these entries, and only in the term in which it has read them. Therefore a lock in this process is
 // sufficient to read, change and commit an entry atomically.
 //
 //	maintenance/settings     changed settings, and the request of a rewrite at the next start
@@ -27,9 +27,9 @@
 // # Preemption of rewrites
 //
 // While a standby rewrites its page file, it continues to receive, sync and acknowledge its log, but does not apply it.
-// Therefore the rewrite must end before the node can take over. server/node calls CancelRewrite before it starts or
-// ends a role: CancelRewrite cancels the rewrite and waits for its end. The backlog is then applied to the old page
-// file, as after a restart.
+// Therefore the rewrite must end before the node can take over. server/node calls CancelRewrite before the node becomes
+// active, and before it stops following: CancelRewrite cancels the rewrite and waits for its end. The backlog is then
+// applied to the old page file, as after a restart.
 //
 // The package does not depend on gRPC or protobuf. The interface Peers represents the other node, and Node the role of
 // this node.

@@ -13,38 +13,38 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Keys of the pair's metadata entries.
+// Keys of internal entries.
 const (
 	keySettings = "maintenance/settings"
 	keyPlan     = "maintenance/plan"
-	keyVerify   = "maintenance/verify"
+	keyVerify   = "maintenance/verify" // never stored: deleting it has no effect, see push
 	keyJob      = "maintenance/job/"
 	keyRuns     = "maintenance/runs/"
 )
 
-// errUnchanged is returned by the function passed to change if the entry must not be committed.
+// errUnchanged is returned by the function passed to change if the entry is unchanged. Nothing is then committed.
 var errUnchanged = errors.New("unchanged")
 
-// read decodes the entry with the given key, as applied on this node. ok is false if the entry does not exist.
+// read decodes the internal entry with the given key, as applied on this node. ok is false if the entry does not exist.
 func read[T any](m *Manager, key string) (v T, ok bool, err error) {
 	raw, ok := query.Meta(m.store, key)
 	if !ok {
 		return v, false, nil
 	}
 	if err := json.Unmarshal(raw, &v); err != nil {
-		return v, false, fmt.Errorf("pair entry %s cannot be decoded; it was written by another version: %w", key,
+		return v, false, fmt.Errorf("internal entry %s cannot be decoded; it was written by another version: %w", key,
 			err)
 	}
 	return v, true, nil
 }
 
-// change reads the entry with the given key (the zero value if it does not exist), calls fn to change it, commits
-// the result, and returns it. If fn returns an error, nothing is committed. change returns that error unless it is
-// errUnchanged.
+// change reads the internal entry with the given key (the zero value if it does not exist), calls fn to change it,
+// commits the result, and returns it. If fn returns an error, nothing is committed. change returns that error unless it
+// is errUnchanged. If this node does not serve clients, change returns replication.ErrNotActive.
 func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) error) (T, error) {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
 		var none T
-		return none, fmt.Errorf("another change of pair entries is not committed yet: %w", err)
+		return none, fmt.Errorf("another change of internal entries is not committed yet: %w", err)
 	}
 	defer m.committing.Release(1)
 	// Check Serving before the read: if it reports true, all committed entries are applied. Commit fails if the term
@@ -71,7 +71,7 @@ func change[T any](ctx context.Context, m *Manager, key string, fn func(*T) erro
 
 func (m *Manager) commit(ctx context.Context, fill func(*txn.Builder)) error {
 	if _, err := txn.Propose(ctx, m.node, m.o.Now(), fill); err != nil {
-		return fmt.Errorf("commit pair entries: %w", err)
+		return fmt.Errorf("commit internal entries: %w", err)
 	}
 	return nil
 }

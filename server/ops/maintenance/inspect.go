@@ -43,9 +43,9 @@ type VerifyReport struct {
 	Archive string // location of this node's log archive; empty without an archive
 }
 
-// VerifyBackup reads a backup of this node and reports whether it can be restored. It also reports the latest time
-// to which the backup can be restored with this node's archive. It runs online. A backup that cannot be restored is
-// reported in the result, not as an error.
+// VerifyBackup reads a backup of this node and reports whether it can be restored. It also reports the latest time to
+// which the backup can be restored with this node's archive. It runs online. A backup that cannot be restored is
+// reported in the result, not as an error. While another operation runs, VerifyBackup returns ErrBusy.
 func (m *Manager) VerifyBackup(
 	ctx context.Context, req VerifyRequest, progress func(checkpoint.Progress),
 ) (VerifyReport, error) {

@@ -97,7 +97,7 @@ type JobInfo struct {
 	History []Run // newest first
 }
 
-// location returns the node on which a job runs, and whether the job sets it explicitly.
+// location returns the value of On that applies to a scan, shrink or backup, and whether the job sets it explicitly.
 func (j *Job) location() (place string, explicit bool) {
 	if j.On != "" {
 		return j.On, true
@@ -204,7 +204,7 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 	return t
 }
 
-// clockSetBack is how far a clock must at least have been set back before jobs run again at the same clock times.
+// clockSetBack is the minimum by which the clock must have been set back for jobs to run again at the same clock times.
 const clockSetBack = 3 * time.Hour
 
 // clock returns the current time and steady. steady is the time of the last call that found the clock set back, or
@@ -242,10 +242,11 @@ func (m *Manager) PutJob(ctx context.Context, j Job) (JobInfo, error) {
 	return info, err
 }
 
-// DeleteJob deletes a job and its history. A run in progress continues. DeleteJob must be called on the active.
+// DeleteJob deletes a job and its history. A run in progress continues. DeleteJob must be called on the active. It
+// returns ErrNoJob if the job does not exist.
 func (m *Manager) DeleteJob(ctx context.Context, name string) error {
 	if err := m.committing.Acquire(ctx, 1); err != nil {
-		return fmt.Errorf("delete job %s: another change of pair entries is not committed yet: %w", name, err)
+		return fmt.Errorf("delete job %s: another change of internal entries is not committed yet: %w", name, err)
 	}
 	defer m.committing.Release(1)
 	if _, ok := m.node.Serving(); ok {
@@ -288,7 +289,8 @@ func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 	return Run{ID: uuid.NewString(), StartedAt: m.o.Now(), Outcome: RunRunning, Scheduled: scheduled, Term: term}
 }
 
-// due returns the latest due time, not after now, for which the job has not run. ok is false if no such time exists.
+// due returns the latest due time, not after now, for which the job has not run. If more than maxMissed due times were
+// missed, it returns now. ok is false if no due time was missed.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false

@@ -46,13 +46,13 @@ type Options struct {
 	// Retry is the delay before the first retry of a failed plan step; 0 means 1 s. It doubles with each retry, up
 	// to 30 times its value.
 	Retry time.Duration
-	// Tick is the interval at which the schedule is checked; 0 means 500 ms.
+	// Tick is the interval at which the schedule and the progress of a watched plan are checked; 0 means 500 ms.
 	Tick time.Duration
 	// Restart restarts the process with the program on disk. It is nil if the process cannot restart itself.
 	Restart func()
 	// CheckRestart returns the reason why a restarted process would fail to start, or nil. It is optional.
 	CheckRestart func(ctx context.Context) error
-	Now          func() time.Time // clock for jobs; default is time.Now
+	Now          func() time.Time // clock for plans and jobs; default is time.Now
 }
 
 // Manager performs the maintenance of one node and, while the node is active, of the pair. It is safe for concurrent
@@ -66,7 +66,7 @@ type Manager struct {
 	// process identifies this process among the successive processes of the node.
 	process string
 
-	// committing is held from the read of an entry of the pair until its change is committed.
+	// committing is held from the read of an internal entry until its change is committed.
 	committing *semaphore.Weighted
 
 	mu        sync.Mutex // guards the fields below
@@ -116,8 +116,8 @@ func (m *Manager) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// wait waits for a change of the role or of the pair's entries. If limit is not 0, it waits at most that long. It
-// returns false if ctx has ended.
+// wait waits for a signal on changed or entries, either of which may be nil. If limit is not 0, it waits at most that
+// long. It returns false if ctx has ended.
 func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, limit time.Duration) bool {
 	var timeout <-chan time.Time
 	if limit > 0 {
@@ -136,8 +136,9 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 
 var errLeft = errors.New("this node is no longer active")
 
-// servingContext returns a context that ends when this node stops serving. The context also ends if keep, which
-// is optional, returns an error after a change of the pair's entries. The caller must call stop.
+// servingContext returns a context that ends when this node stops serving. If keep is not nil, it is called immediately
+// and after each change of the node's role or of the internal entries. If it returns an error, the context ends with
+// that error as its cause. The caller must call stop.
 func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := query.WatchMeta(m.store)

@@ -36,8 +36,9 @@ const (
 	opVerify  = "verify-backup"
 )
 
-// begin registers an operation, or returns the reason why it cannot start. The returned context ends when ctx ends.
-// The context of a rewrite also ends when CancelRewrite is called. The caller must call end.
+// begin registers an operation. It returns a *BusyError while another operation runs, and ErrRole for a rewrite that
+// the role does not permit. The returned context ends when ctx ends. The context of a rewrite also ends when
+// CancelRewrite is called. Unless begin returns an error, the caller must call end.
 func (m *Manager) begin(
 	ctx context.Context, kind, planID string, report func(checkpoint.Progress),
 ) (context.Context, *operation, error) {
@@ -137,9 +138,9 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 // return only has to rename a few files.
 const cancelRewriteTimeout = time.Second
 
-// CancelRewrite cancels a running rewrite and prevents new rewrites until Following is called. It returns when the
-// store can apply transactions again. That takes milliseconds. If the installation of the new file has already
-// begun, CancelRewrite waits for its end.
+// CancelRewrite cancels a running rewrite and the contexts of holding, and prevents new rewrites until Following is
+// called. It returns when the rewrite has ended and the store can apply transactions again. That takes milliseconds. If
+// the installation of the new file has already begun, CancelRewrite waits for its end.
 func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false

@@ -107,10 +107,11 @@ func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 	}
 }
 
-// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone
-// node that is starting. It returns ErrBusy while another operation runs, and ErrRoleChanged if a role change
-// cancelled the rewrite. rewrite.ErrNoSpace means that the free disk space is too small. index.ErrDataLoss reports a
-// corrupt page. After any error, the page file is unchanged.
+// Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone node
+// that is starting. A dry run is permitted in all roles. Rewrite returns ErrBusy while another operation runs, and
+// ErrRoleChanged if a role change cancelled the rewrite. rewrite.ErrNoSpace means that the free disk space is too
+// small. index.ErrDataLoss reports a message that cannot be read. After these errors, the page file is unchanged. If
+// the completed step cannot be recorded, Rewrite returns an error although the page file was rewritten.
 func (m *Manager) Rewrite(
 	ctx context.Context, req RewriteRequest, progress func(checkpoint.Progress),
 ) (RewriteResult, error) {
@@ -127,7 +128,7 @@ func (m *Manager) Rewrite(
 		return RewriteResult{}, err
 	}
 	defer m.end(op)
-	if m.local.done(req.PlanID, incarnation) { // another call completed the step while this one waited
+	if m.local.done(req.PlanID, incarnation) { // another call has completed the step since the first check
 		return m.unchanged()
 	}
 	reason := "requested"
@@ -240,8 +241,8 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to its current end. It returns the location and the status of the
-// archive.
+// FlushArchive archives this node's log up to its current end. It returns the location and the status of the archive,
+// or ErrNoArchive.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {
@@ -253,7 +254,8 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup creates a backup from a snapshot of this node. It runs online.
+// Backup creates a backup from a snapshot of this node. It runs online. It returns ErrNoBackupPath if no location is
+// set, and ErrBusy while another operation runs.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
@@ -326,7 +328,7 @@ func closeObjects(place backup.Objects) {
 }
 
 // checkBackupPath parses a backup location. It rejects an empty path, a relative path, and a path inside the data
-// directory, in which the backup would copy itself.
+// directory, where a backup would be lost together with the data.
 func (m *Manager) checkBackupPath(path string) (at backup.Location, err error) {
 	if path == "" {
 		return at, fmt.Errorf("%w: set backup.path", ErrNoBackupPath)

@@ -114,8 +114,9 @@ func (m *Manager) Plan() (*Plan, error) {
 	return &p, nil
 }
 
-// WatchPlan calls fn with the current plan, and again after each change of the plan or of its progress. It
-// returns when the plan or ctx has ended, or when fn returns an error. The plan is nil if no plan was started.
+// WatchPlan calls fn with the current plan immediately, after each change of an internal entry, and at intervals of
+// Options.Tick. It returns when the plan or ctx has ended, or when fn returns an error. If no plan was started, it
+// calls fn once with nil.
 func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -210,8 +211,8 @@ func (p *Plan) end(state PlanState, reason string, now time.Time) {
 	p.State, p.Reason, p.EndedAt, p.Node = state, reason, now, uuid.Nil
 }
 
-// advance calls fn to change the plan with the given ID, unless the plan has ended. fn returns errUnchanged if no
-// change is needed.
+// advance calls fn to change the plan with the given ID. If the plan has ended or was replaced, it returns
+// errPlanEnded. fn returns errUnchanged if no change is needed.
 func (m *Manager) advance(ctx context.Context, id string, fn func(*Plan) error) error {
 	_, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID != id || p.State.Ended() {

@@ -51,9 +51,10 @@ func (m *Manager) BeforeServing(ctx context.Context) error {
 	return nil
 }
 
-// afterStart waits until this node is an in-sync standby, or a standalone node that serves. It then executes the
-// operations requested for the start of the node, and reports them to the active. If a node of a pair becomes active
-// first, the operations remain requested for its next start.
+// afterStart waits until this node is an in-sync standby, or a standalone node that serves. A standby then executes the
+// operations requested for its start; a standalone node has done so in BeforeServing. afterStart reports the completed
+// operations to the active. If a node of a pair becomes active first, the operations remain requested for its next
+// start.
 func (m *Manager) afterStart(ctx context.Context) {
 	for {
 		changed := m.node.Changed()

@@ -103,10 +103,12 @@ type RewriteResult struct {
 	PageSizeBefore, PageSizeAfter int // in bytes
 	// FileBytesBefore and FileBytesAfter are the sizes of page.db.
 	FileBytesBefore, FileBytesAfter uint64
-	// NeededBytes is the disk space that the rewrite needs. AvailableBytes is the disk space that is available.
+	// NeededBytes is the disk space that the rewrite needs. AvailableBytes is the disk space that is available; it is set
+	// for a dry run only.
 	NeededBytes, AvailableBytes uint64
 	Messages                    uint64 // number of messages written
-	// Duration is the duration of the rewrite. It is 0 if an earlier call has already completed the rewrite.
+	// Duration is the duration of the rewrite. It is 0 for a dry run, and if an earlier call has already completed the
+	// rewrite.
 	Duration time.Duration
 }
 
@@ -119,6 +121,6 @@ type BackupRequest struct {
 	Path string
 	// Keep is the number of backups to keep; 0 means the configured number.
 	Keep int
-	// BytesPerSecond limits the rate of the backup; 0 means no limit.
+	// BytesPerSecond limits the rate of the backup. If it is 0, only the limit of background work applies.
 	BytesPerSecond int64
 }

@@ -73,11 +73,11 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		mine.Content[:8]), nil
 }
 
-// AtCommonRecord selects a record that both nodes will apply soon. It calls here and there concurrently with the LSN
-// of the record. Each function computes the digest of one node. AtCommonRecord commits entries until the log reaches
-// the record. It returns the LSN of the record. If the log passes the record too early (store.ErrPast), it selects a
-// record farther ahead. It returns ErrTooFast after verifyAttempts attempts. If one function fails, the context of
-// the other function is cancelled.
+// AtCommonRecord selects a record that both nodes will apply soon. It calls here and there concurrently with the LSN of
+// the record. Each function computes the digest of one node. AtCommonRecord commits small transactions until the log
+// reaches the record. It returns the LSN of the record. If the log passes the record too early (store.ErrPast), it
+// selects a record farther ahead. It returns ErrTooFast after verifyAttempts attempts. If one function fails, the
+// context of the other function is cancelled.
 func (m *Manager) AtCommonRecord(
 	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
 ) (at uint64, err error) {
@@ -108,7 +108,7 @@ func (m *Manager) atRecord(ctx context.Context, at uint64, fns ...func(ctx conte
 	return context.Cause(ctx)
 }
 
-// push commits small entries until the log has reached the record with LSN at.
+// push commits small transactions until the log has reached the record with LSN at.
 func (m *Manager) push(ctx context.Context, at uint64) {
 	tick := time.NewTicker(verifyPush)
 	defer tick.Stop()
@@ -118,7 +118,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// Commit all missing entries concurrently, so that they share a batch.
+		// Commit the missing transactions concurrently, so that they share a batch.
 		var commits sync.WaitGroup
 		for range min(at-min(m.store.End().LSN, at), 64) {
 			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })
@@ -155,7 +155,7 @@ func (m *Manager) Checkpoint(ctx context.Context) error {
 // ErrNoPartner is returned if no standby is available for a comparison.
 var ErrNoPartner = errors.New("no standby to compare with")
 
-// Partner returns the standby if this node is active and the standby is in sync. Otherwise it returns
+// Partner returns the standby if this node is active and the standby is connected and in sync. Otherwise, it returns
 // ErrNoPartner with the reason.
 func (m *Manager) Partner() (failover.NodeInfo, error) {
 	if m.node.Alone() {

@@ -38,8 +38,8 @@ func (m *Manager) Rebuild(ctx context.Context, pairs []string) (fleet.Report, er
 // Leave ends the membership of this pair: it deletes the pair from the directory, and commits the end of the
 // membership. The pair must have no queues, unless it is the last pair of the fleet. It joins again when a node that
 // was restarted with fleet.pair becomes the active. On a node that is not the active, Leave returns the error of
-// Options.NotActive. The other errors are fleet.ErrOtherName, those of fleet.Directory.Leave, and those of
-// replication.Primary.Commit. Leave can be called again after an error.
+// Options.NotActive. The other errors are fleet.ErrOtherName, fleet.ErrNotMember, those of fleet.Directory.Leave, and
+// those of replication.Primary.Commit. Leave can be called again after an error.
 func (m *Manager) Leave(ctx context.Context) error {
 	err := m.exclusive(ctx, func(p *replication.Primary, d *fleet.Directory) error {
 		if len(query.Moves(m.o.Store)) > 0 {

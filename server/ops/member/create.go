@@ -127,7 +127,7 @@ func (c *creations) inProgress(name string) bool {
 // *apierror.NotOwnerError if another pair owns the name, the error of Options.NotActive if p is no longer the primary,
 // the errors of commit, the context's error if ctx ends, and otherwise errors that wrap fleet.ErrUnavailable,
 // fleet.ErrLost, fleet.ErrRestored, fleet.ErrRebuilding, fleet.ErrPartitions, apierror.ErrFeature or
-// apierror.ErrInvalid. Unless commit was called, nothing was logged.
+// apierror.ErrInvalid. If commit was not called, the log contains nothing of the creation.
 func (m *Manager) Create(
 	ctx context.Context, p *replication.Primary, queue, group string, commit func(epoch uint64) error,
 ) error {
@@ -155,10 +155,10 @@ func (m *Manager) Create(
 	return nil
 }
 
-// assign returns the owner of a name. A creation of p may be committed under the epoch of the owner: if p is no longer
-// the primary, nothing can be committed through it.
+// assign returns the owner of a name. The caller may commit the creation through p under the epoch of the owner: if p
+// is no longer the primary, the commit fails.
 //
-// The features of the nodes are not checked: the record of the join, which precedes, requires the same feature.
+// The features of the nodes are not checked: the record of the join precedes in the log, and requires the same feature.
 func (m *Manager) assign(ctx context.Context, p *replication.Primary, queue, group string) (fleet.Owner, error) {
 	ctx, cancel := context.WithTimeout(ctx, assignTimeout)
 	defer cancel()

@@ -9,11 +9,11 @@
 // After that, the pair remains a member, even if the setting is removed, until Leave. A node without the setting has
 // no Manager: it commits creations without an ownership epoch, which the store rejects (INV-27).
 //
-// After Leave, the setting has no effect until the node is restarted: a node that has been running since before does
-// not join again, also if it becomes the active later. Otherwise, a failover before the operator has removed the
-// setting would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member
-// without a registration: it creates no queues, and does not register again. The operator calls Leave again, or
-// Rebuild to remain.
+// After Leave, the setting has no effect until the node is restarted: a node that was running before Leave does not
+// join again, even if it becomes the active later. Otherwise, a failover before the operator has removed the setting
+// would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member without a
+// registration: it creates no queues, and does not register again. The operator calls Leave again, or Rebuild to
+// remain.
 //
 // An active with the setting creates no queues before the pair is a member. Otherwise, the names of these queues could
 // belong to other pairs.
@@ -79,8 +79,8 @@ type Options struct {
 	requestTimeout, loadTTL, reconcileInterval, checkInterval time.Duration // for tests; 0: the defaults
 }
 
-// Manager connects the store of a node with the directory of a fleet. A nil Manager is that of a node without a
-// fleet. It is safe for concurrent use.
+// Manager connects the store of a node with the directory of a fleet. A nil *Manager stands for a node without a fleet.
+// A Manager is safe for concurrent use.
 type Manager struct {
 	o         Options
 	log       *zap.Logger
@@ -98,7 +98,8 @@ type Manager struct {
 	wake      chan struct{} // closed and replaced when primary or directory changes
 	ready     chan struct{} // closed when the pair is registered in this term; replaced when primary changes
 	left      bool          // Leave was called in this term
-	// member: the pair was a member since the start of this process. If it is not any longer, it has left.
+	// member reports whether the pair was a member at any time since the start of this process. If it is no longer a
+	// member, it has left.
 	member    bool
 	err       error // of the last attempt to join, or to update the directory
 	conflicts []fleet.Conflict
@@ -107,7 +108,8 @@ type Manager struct {
 	reconciled time.Time
 }
 
-// New returns a Manager. The caller must call Run. It returns an error for an invalid name of the pair.
+// New returns a Manager. The caller must call Run. New returns an error for invalid options, such as the name of the
+// pair.
 func New(o Options) (*Manager, error) {
 	m := &Manager{
 		o: o, log: o.Logger, working: make(chan struct{}, 1), due: make(chan struct{}, 1),
@@ -139,7 +141,7 @@ func (m *Manager) newDirectory(pairID uuid.UUID) (*fleet.Directory, error) {
 	return d, nil
 }
 
-// open creates the directory as soon as the node belongs to a pair.
+// open returns the directory, and creates it if necessary. It returns nil while the node does not belong to a pair.
 func (m *Manager) open() *fleet.Directory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -322,8 +324,8 @@ func (m *Manager) NotFound(queue string) error {
 	return notOwner(queue, owner)
 }
 
-// notOwner returns the error for a queue of another pair. Clients cannot use a pair without addresses, which is not in
-// the directory, for example after a restore.
+// notOwner returns the error for a queue of another pair. A pair without addresses is not in the directory, for example
+// after a restore; the error then wraps fleet.ErrUnavailable.
 func notOwner(queue string, owner fleet.Owner) error {
 	if len(owner.Addresses) == 0 {
 		return fmt.Errorf("queue %q: %w: pair %s is not in the directory", queue, fleet.ErrUnavailable, owner.Pair)

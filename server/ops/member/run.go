@@ -113,7 +113,7 @@ func (m *Manager) maintain(ctx context.Context, d *fleet.Directory, p *replicati
 	}
 }
 
-// wait waits until the next step.
+// wait waits for delay, or until due is signaled. A signal requests a Reconcile in the next step.
 func (w *work) wait(ctx context.Context, delay time.Duration) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()
@@ -185,7 +185,7 @@ func (m *Manager) setConflicts(p *replication.Primary, conflicts []fleet.Conflic
 	m.o.Changed()
 }
 
-// work is the work of an active.
+// work maintains the membership and the directory entries of the pair while this node is the active.
 type work struct {
 	m *Manager
 	d *fleet.Directory
@@ -231,7 +231,7 @@ func (m *Manager) hasLeft() bool {
 	return m.left || m.member
 }
 
-// note records that the pair is a member.
+// note sets the field member if the pair is a member.
 func (m *Manager) note() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -46,7 +46,8 @@ import (
 const (
 	// fenceLimit is the maximum time between the request for the fence and the take.
 	fenceLimit = 10 * time.Second
-	// shortPass is the duration of a pass after which the queues are fenced. The next pass would take about as long.
+	// shortPass is the maximum duration of a pass after which the queues are fenced, because the next pass would take
+	// about as long.
 	shortPass = 20 * time.Millisecond
 	maxPasses = 8
 	// pacedPasses is the number of passes in which both pairs slow down the copy in favor of their clients. Later passes
@@ -87,8 +88,8 @@ type Options struct {
 	Logger *zap.Logger
 }
 
-// Manager moves queues to this pair, and serves the targets of moves of queues of this pair. A nil Manager is that of a
-// node without a fleet. It is safe for concurrent use.
+// Manager moves queues to this pair, and serves the targets of moves of queues of this pair. A nil *Manager stands for
+// a node without a fleet. A Manager is safe for concurrent use.
 type Manager struct {
 	o   Options
 	log *zap.Logger
@@ -110,14 +111,14 @@ type Phase int
 
 // Phases of a move.
 const (
-	PhaseUnknown Phase = iota
-	PhaseWaiting
-	PhaseCopying
-	PhaseFenced
-	PhaseTaken
-	PhaseCanceled
-	PhaseDone
-	PhaseNotMoved
+	PhaseUnknown  Phase = iota
+	PhaseWaiting        // requested; the import has not begun
+	PhaseCopying        // the source serves the queues
+	PhaseFenced         // the fence was requested
+	PhaseTaken          // this pair serves the queues; the source may still have its copy
+	PhaseCanceled       // the source may still have its fence
+	PhaseDone           // ended, moved
+	PhaseNotMoved       // ended, not moved
 )
 
 // Progress is the state of a move.
@@ -249,7 +250,7 @@ func (m *Manager) update(move fleet.Move, f func(*Progress)) {
 	m.trimLocked()
 }
 
-// trimLocked removes the oldest moves that have ended.
+// trimLocked removes ended moves, oldest first, until maxEnded remain.
 func (m *Manager) trimLocked() {
 	var ended []uint64
 	for epoch, p := range m.progress {
@@ -324,7 +325,7 @@ func (m *Manager) Moves() (moves []Progress, current bool) {
 	return moves, current
 }
 
-// active returns the primary and the directory of the active.
+// active returns the primary and the directory, or an error on a node that is not the active.
 func (m *Manager) active() (*replication.Primary, *fleet.Directory, error) {
 	session, err := m.o.Serving.Session()
 	if err != nil {
@@ -338,7 +339,7 @@ func (m *Manager) active() (*replication.Primary, *fleet.Directory, error) {
 }
 
 // Begin begins a move of queues, or of the queues of a placement group, to this pair. The errors are those of
-// fleet.Directory.BeginMove, the error of a node that is not the active, and apierror.ErrInvalid.
+// fleet.Directory.BeginMove and Options.Supported, the error of a node that is not the active, and apierror.ErrInvalid.
 func (m *Manager) Begin(ctx context.Context, queues []string, group string) (fleet.Move, error) {
 	_, d, err := m.active()
 	if err != nil {
@@ -403,7 +404,6 @@ func (m *Manager) canceled(move fleet.Move, reason error) {
 	})
 }
 
-// commit commits an operation of a move.
 func commit(ctx context.Context, p *replication.Primary, fill func(*txn.Builder)) error {
 	_, err := txn.Propose(ctx, p, time.Now(), fill)
 	if err != nil {

@@ -52,7 +52,7 @@ func (t *totals) count(before, after *Progress) {
 	}
 }
 
-// watched identifies the progress of a move. A change of the progress starts the time again.
+// watched identifies the progress of a move. Each change of the progress restarts the time.
 type watched struct {
 	epoch  uint64
 	fenced bool
@@ -159,7 +159,7 @@ func phaseOf(state queue.MoveState, recorded Phase) Phase {
 	return max(recorded, PhaseWaiting)
 }
 
-// lasts reports whether the progress of a move has not changed for a time.
+// lasts reports whether the progress of a move has not changed for at least limit.
 func (o *observer) lasts(w watched, limit time.Duration) bool {
 	since, known := o.m.seen[w]
 	if !known {
@@ -208,7 +208,7 @@ func (o *observer) waitingSource(intent fleet.Move) {
 	}
 }
 
-// notLive returns the reason why a pair does not continue a move: it has not published its load.
+// notLive returns a text for a pair that does not continue a move because it does not publish its load; "" otherwise.
 func (o *observer) notLive(pair string) string {
 	if !o.down(pair) {
 		return ""

@@ -35,7 +35,7 @@ func (m *Manager) isSource(pair string) error {
 }
 
 // fenced returns the move with an epoch if its queues are fenced at this pair. It returns an error if the move has
-// another target.
+// another target, or is not in the state MoveFenced.
 func (m *Manager) fenced(epoch uint64, to string) (move queue.Move, fenced bool, _ error) {
 	move, found := query.Move(m.o.Store, epoch)
 	if !found {
@@ -222,8 +222,8 @@ func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) err
 }
 
 func unfence(ctx context.Context, p *replication.Primary, epoch uint64) error {
-	// After this record, each publish stream knows which of its requests were refused because of the fence. It refuses
-	// later ones too, so that the order of the messages does not change.
+	// After this record, each publish stream has the results of all its requests that were refused because of the fence.
+	// It refuses later ones too, so that the order of the messages does not change.
 	if err := barrier(ctx, p); err != nil {
 		return err
 	}

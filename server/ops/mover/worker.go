@@ -235,7 +235,7 @@ type transfer struct {
 	source pb.FleetServiceClient
 	bytes  uint64 // of all live messages
 
-	// verified contains the lowest sequences that are not verified yet, by the numbers of the queues at this pair.
+	// verified contains the lowest sequences that are not verified yet, by the IDs of the queues at this pair.
 	verified map[uint64]uint64
 	imported chan struct{} // receives a value after an import; capacity 1
 	// urgent is set when both pairs must not slow down the copy in favor of their clients.
@@ -400,7 +400,7 @@ func (t *transfer) takeFenced(ctx context.Context) error {
 	}
 }
 
-// tryTake is an attempt to take the queues.
+// tryTake fences the queues, transfers the rest, compares the digests of both copies, and takes the queues.
 func (t *transfer) tryTake(ctx context.Context) error {
 	logged, err := t.logged()
 	if err != nil {
@@ -501,7 +501,7 @@ func (t *transfer) pullState(ctx context.Context, l *pipeline, q queue.MovedQueu
 	return nil
 }
 
-// sameKind returns the number of keys with the kind of the first one.
+// sameKind returns the number of leading keys that have the same kind, which is the first byte of a key.
 func sameKind(keys [][]byte) (n int) {
 	for n < len(keys) && bytes.HasPrefix(keys[n], keys[0][:min(1, len(keys[0]))]) {
 		n++

@@ -164,7 +164,8 @@ func (g *Guard) watchIndex(ctx context.Context) {
 	}
 }
 
-// Difference returns the differences found by the last comparison of the nodes. It returns "" if they were equal.
+// Difference returns the differences found by the last comparison of the nodes. It returns "" if they were equal, or
+// were not compared yet.
 func (g *Guard) Difference() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -51,7 +51,7 @@ type Settings struct {
 	live atomic.Pointer[config.Config]
 
 	mu      sync.Mutex // guards the fields below
-	applied []byte     // last applied entry of the pair
+	applied []byte     // last applied internal entry
 	begun   bool       // Apply was called; applied is valid
 }
 
@@ -91,7 +91,7 @@ func (s *Settings) Apply() {
 	s.applied, s.begun = bytes.Clone(raw), true
 	kept, err := s.o.Manager.Running()
 	if err != nil {
-		s.o.Logger.Error("cannot read run-time settings; using the configuration file", zap.Error(err))
+		s.o.Logger.Error("cannot read run-time settings; keeping the current settings", zap.Error(err))
 		return
 	}
 	next, err := s.o.Config.With(kept.Of(s.o.Store.Identity().NodeID))

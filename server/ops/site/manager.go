@@ -320,7 +320,7 @@ func (m *Manager) Status() Status {
 // RemoteAddresses returns the known addresses of the other site.
 func (m *Manager) RemoteAddresses() []string { return m.remote.addresses() }
 
-// Info returns the site information for the status of a node. It returns nil if the pair has no sites.
+// Info returns the site information for the status of a node. It returns nil unless Configured reports true.
 func (m *Manager) Info() *pb.SiteInfo {
 	st := m.o.Store.Site()
 	if st.Role == queue.SiteNone && m.o.Name == "" {
@@ -489,17 +489,17 @@ func (m *Manager) setPuller(p *puller) {
 	m.pulls = make(chan struct{})
 }
 
-// adopt commits the lineage and the epoch of the primary by, unless this site is already its replica in that epoch.
-func (m *Manager) adopt(ctx context.Context, primary *replication.Primary, f follow, by *pb.SiteState) error {
-	lineage, err := uuid.Parse(by.GetLineage())
+// adopt makes this site the replica of next in the epoch of next, unless it already is.
+func (m *Manager) adopt(ctx context.Context, primary *replication.Primary, f follow, next *pb.SiteState) error {
+	lineage, err := uuid.Parse(next.GetLineage())
 	if err != nil {
 		return fmt.Errorf("lineage of the primary: %w", err)
 	}
-	if f.lineage == lineage && f.epoch == by.GetEpoch() && m.o.Store.Site().Role == queue.SiteReplica {
+	if f.lineage == lineage && f.epoch == next.GetEpoch() && m.o.Store.Site().Role == queue.SiteReplica {
 		return nil
 	}
 	return m.change(ctx, primary, txn.SiteChange{
-		Action: txn.SiteFollow, Lineage: lineage, Epoch: by.GetEpoch(), Upstream: f.at, Logical: f.logical,
-		Stopped: f.stopped, LossyEpoch: by.GetLossyEpoch(),
+		Action: txn.SiteFollow, Lineage: lineage, Epoch: next.GetEpoch(), Upstream: f.at, Logical: f.logical,
+		Stopped: f.stopped, LossyEpoch: next.GetLossyEpoch(),
 	})
 }

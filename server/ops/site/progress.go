@@ -43,14 +43,14 @@ type progress struct {
 	applied  uint64    // LSN, in the primary's log, of the last applied record
 	pending  uint64    // bytes that are received and not applied
 	batches  []batch   // submitted and not applied, oldest first
-	written  time.Time // no record that was not submitted is older; the zero time if unknown
+	written  time.Time // lower bound of the write times of records that were not submitted; zero if unknown
 	received []received
 }
 
 // batch describes consecutive records that were submitted together.
 type batch struct {
 	end     uint64    // LSN of the last record
-	written time.Time // by the primary: the first record
+	written time.Time // when the primary wrote the first record
 }
 
 type received struct {

@@ -39,8 +39,8 @@ type puller struct {
 	offset   uint64        // difference between the logical number of a record and its LSN in the primary's log
 	wanted   chan struct{} // closed when the primary first requests reports of the position
 
-	mu      sync.Mutex // guards the fields below
-	seen    lsn.Position
+	mu      sync.Mutex   // guards the fields below
+	seen    lsn.Position // position of the last record that was submitted or skipped
 	applied lsn.Position // position of the last applied transaction
 	report  bool         // the primary requests position reports
 	pending int          // number of transactions that are submitted and not applied

@@ -38,8 +38,9 @@ type Switched struct {
 	Pause time.Duration
 }
 
-// Switch moves the primary role to the other site without loss of transactions. This site must be the primary.
-// After an error other than replication.ErrOutcomeUnknown, this site is still the primary.
+// Switch moves the primary role to the other site without loss of transactions. This site must be the primary. After
+// replication.ErrOutcomeUnknown, the other site may be the primary. After other errors, this site is still the primary,
+// unless its resume failed as well: then it stays stopped until resolve succeeds.
 func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) (Switched, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -150,7 +151,7 @@ func (m *Manager) handOver(
 }
 
 // cancelTakeover requests that the other site cancels the takeover. It retries until it receives a response or ctx
-// ends.
+// ends, for at most resolveTimeout.
 func (m *Manager) cancelTakeover(ctx context.Context, st *queue.SiteState, end lsn.Position) (*pb.SiteState, error) {
 	ctx, cancel := context.WithTimeout(ctx, resolveTimeout)
 	defer cancel()

@@ -53,10 +53,10 @@ type Seeded struct {
 // starts from the directory is a replica. After an error, Seed removes its files if possible. A node does not start
 // from files that could not be removed.
 //
-// The primary retains its log after the snapshot until the replica has caught up. If the replica does not
-// connect, the primary releases the log after 10 minutes.
+// The primary retains its log after the snapshot until the replica has caught up. If the replica does not connect, the
+// primary releases the log after 10 minutes, or when its disk is nearly full.
 //
-// Seed returns ErrUnreachable, ErrRole, ErrBehind, and the errors of backup.Receive.
+// Seed returns ErrUnreachable, ErrRole, ErrBehind, and the errors of datadir.CheckRestore and backup.Receive.
 func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	var res Seeded
 	if o.FS == nil {

@@ -26,8 +26,8 @@ import (
 const (
 	// heartbeat is the interval between responses while the log does not grow.
 	heartbeat = 250 * time.Millisecond
-	// minInterval is the minimum time after a response with all applied records. The next response then contains the
-	// records of that time, which costs less CPU time than a response per transaction.
+	// minInterval is the minimum time between a response that contains all applied records and the next one. The next
+	// response then contains the records of that time, which costs less CPU time than a response per transaction.
 	minInterval = 10 * time.Millisecond
 )
 
@@ -171,7 +171,7 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 	}
 }
 
-// collect waits for minInterval.
+// collect calls caughtUp and waits for minInterval.
 func (s *source) collect(ctx context.Context) {
 	s.caughtUp()
 	timer := time.NewTimer(minInterval)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements MaintenanceService, which operators and the other node of the pair call. Calls that concern
-// the pair are forwarded to the active.
+// Package rpc implements MaintenanceService, which operators and the other node of the pair call. Calls that change the
+// state of the pair are forwarded to the active.
 package rpc
 
 import (
@@ -140,7 +140,7 @@ func (s *Service) UpdateSettings(
 	}, pb.MaintenanceServiceClient.UpdateSettings)
 }
 
-// Scan reads a snapshot of this node's page file and recommends a page size.
+// Scan reads a snapshot of this node's page file and recommends a page size, or returns the result of the last scan.
 func (s *Service) Scan(req *pb.ScanRequest, out grpc.ServerStreamingServer[pb.ScanResponse]) error {
 	if req.GetLast() {
 		last := s.manager.LastScan()
@@ -252,8 +252,8 @@ func (s *Service) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.
 	return resp, err
 }
 
-// WatchPlan sends the pair's plan as applied on this node, immediately and after each change, until the plan has
-// ended.
+// WatchPlan sends the pair's plan as applied on this node, immediately, after changes and periodically, until the plan
+// has ended or the node is about to stop.
 func (s *Service) WatchPlan(
 	_ *pb.WatchPlanRequest, out grpc.ServerStreamingServer[pb.WatchPlanResponse],
 ) error {

@@ -105,7 +105,7 @@ func conflictsToProto(all []fleet.Conflict) (out []*pb.DirectoryConflict) {
 	return out
 }
 
-// text returns the text of an error, which may contain a foreign key of etcd.
+// text returns the text of an error as valid UTF-8: the error may contain a foreign key of etcd.
 func text(err error) string { return strings.ToValidUTF8(err.Error(), "\uFFFD") }
 
 func texts(errs []error) (out []string) {

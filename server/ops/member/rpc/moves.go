@@ -13,7 +13,6 @@ import (
 	"github.com/lockstep-mq/lockstep/server/ops/mover"
 )
 
-// mover returns the manager of moves.
 func (s *Service) mover() (*mover.Manager, error) {
 	if s.o.Pair == "" || s.o.Mover == nil {
 		return nil, errNoFleet

@@ -66,7 +66,6 @@ func New(o Options) *Service { return &Service{o: o} }
 
 var errNoFleet = fmt.Errorf("%w: the pair belongs to no fleet; set fleet.pair on both nodes", apierror.ErrFleetState)
 
-// directory returns the directory.
 func (s *Service) directory() (*fleet.Directory, error) {
 	if s.o.Pair == "" {
 		return nil, errNoFleet
@@ -140,7 +139,7 @@ func (s *Service) ListPlacements(
 	}
 	page := d.Queues(req.GetAfter(), read)
 	more := len(page) == read
-	// A foreign key in etcd may be no valid string of protobuf.
+	// A foreign key in etcd may be an invalid protobuf string.
 	page = slices.DeleteFunc(page, func(p fleet.Placement) bool { return !utf8.ValidString(p.Queue) })
 	resp := &pb.ListPlacementsResponse{Current: st.Current}
 	for i, p := range page {
@@ -158,7 +157,6 @@ func (s *Service) ListPlacements(
 	return resp, nil
 }
 
-// placement returns the entry of a queue.
 func placement(d *fleet.Directory, queue string, current bool) *pb.ListPlacementsResponse {
 	resp := &pb.ListPlacementsResponse{Current: current}
 	if p, found := d.Placement(queue); found {

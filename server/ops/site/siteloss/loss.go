@@ -16,8 +16,8 @@ import (
 type Loss struct {
 	// Known is false if the replica has never received the end of the primary's log.
 	Known bool `json:"known"`
-	// Records and Bytes are the number and the size of the records that were in the primary's log at HeardAt and are
-	// missing at the replica.
+	// Records and Bytes are the number and the approximate size of the records that were in the primary's log at HeardAt
+	// and are missing at the replica.
 	Records uint64    `json:"records"`
 	Bytes   uint64    `json:"bytes"`
 	HeardAt time.Time `json:"heard_at,omitzero"`
