@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bound measures the maximum message rate between the processes of a pair if nothing is stored. A client
+// Package bound measures an upper bound for the message rate of a pair: processes that only relay messages. A client
 // sends messages to a first relay, which forwards them to a second one. The responses take the reverse path, like the
 // responses of a standby and its active.
 //

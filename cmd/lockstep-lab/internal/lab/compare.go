@@ -98,19 +98,19 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 	return nil
 }
 
-const compareLong = `Run a peer's benchmark and ours alternately in one session, since results of different days are not
-comparable. A peer is a program that starts the product, loads it and prints its results:
---peer-command, or else the program "run" in --peer-dir or in the directory with the name of the peer in --peers.
-Without a peer, only ours is measured, and the table states this.
+const compareLong = `Run a peer's benchmark and that of Lockstep alternately in one session, because results of different days
+are not comparable. A peer is a program that starts the product, loads it and prints its results: --peer-command, or
+else the program "run" in --peer-dir or in the directory with the name of the peer in --peers. Without a peer, only
+Lockstep is measured, and the table states this.
 
-nats: JetStream with file storage on one server (r1) or three (r3), compared with our pair: one publisher that
-waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result for
-64 outstanding messages as well), and draining the peer's remaining messages with 5 consumers; for 512 bytes also
+nats: JetStream with file storage on one server (r1) or three (r3), compared with a pair of Lockstep: one publisher
+that waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result
+for 64 outstanding messages as well), and draining the peer's remaining messages with 5 consumers; for 512 bytes also
 64 publishers and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
 
-chronicle: bursts of --messages that are read back, compared with our embedded store in a separate process. With
---sync always both sync every --batch messages; otherwise ours writes --batch messages per transaction and the peer
-one by one.`
+chronicle: bursts of --messages that are read back, compared with the embedded store of Lockstep in a separate
+process. With --sync always both sync every --batch messages; otherwise Lockstep writes --batch messages per
+transaction and the peer one by one.`
 
 func compareCommand(env *cli.Env) *cobra.Command {
 	var f compareFlags

@@ -90,7 +90,7 @@ standby affects publishers less.`,
 	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
 		"numbers of publishers, measured in sequence; each publisher waits for its acknowledgements")
 	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(),
-		"maintenance: "+strings.Join(measure.Works(), ", "))
+		"operations to run: "+strings.Join(measure.Works(), ", "))
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "rounds")
 	cmd.Flags().DurationVar(&o.Quiet, "quiet", 5*time.Second,
 		"quiet period before each operation")

@@ -34,7 +34,7 @@ messages. With a backlog larger than the memory budget (--memory), consumers rea
 			if f.Queues < 1 || o.Producers < f.Queues || o.Consumers < f.Queues || o.Window < 1 || o.Prefetch < 1 ||
 				o.Backlog < 0 || f.Duration <= 0 {
 				return cli.Usage("--producers and --consumers must be at least --queues, --queues, --window and --prefetch " +
-					"at least 1, and --duration positive")
+					"at least 1, --duration positive, and --backlog not negative")
 			}
 			return benchcli.WithTarget(cmd.Context(), env, cmd, f, p, func(t bench.Target) error {
 				for _, size := range p.Sizes {

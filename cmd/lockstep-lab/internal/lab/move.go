@@ -65,7 +65,7 @@ All nodes, the coordinator and the publishers share this machine and its disk.`,
 	cmd.Flags().IntVar(&o.PerSecond, "rate", 500, "total messages published per second during the measurement")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 1,
 		"number of publishers; each waits for its acknowledgements")
-	cmd.Flags().IntVar(&o.PublishBytes, "publish-size", 512, "size of a message that they publish, in bytes")
+	cmd.Flags().IntVar(&o.PublishBytes, "publish-size", 512, "size of a message of the publishers, in bytes")
 	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
 		"dedup window of the queue, with a message ID per message that fills it; 0: none")
 	cmd.Flags().DurationVar(&o.Quiet, "quiet", 3*time.Second, "quiet period before each move")

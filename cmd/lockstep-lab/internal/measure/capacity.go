@@ -34,7 +34,7 @@ type CapacityOptions struct {
 type Capacity struct {
 	// Result has the phase "publish" or "consume".
 	bench.Result
-	// Processors is the number of processors per node; 0 means all.
+	// Processors is the value of GOMAXPROCS of the nodes; 0 means unchanged.
 	Processors int `json:"processors,omitempty"`
 	// Sections are sorted by CPU time in descending order. A node that used no CPU time while it was profiled has no
 	// sections.

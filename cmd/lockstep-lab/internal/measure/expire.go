@@ -92,7 +92,7 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 		PerSecond: o.PerSecond,
 	}}
 	err := bench.WithQueues(ctx, t.Client, names, func() error {
-		over, err := x.fill(ctx)
+		expiry, err := x.fill(ctx)
 		if err != nil {
 			return err
 		}
@@ -100,7 +100,7 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 			queue: names[0], sizeBytes: o.SizeBytes, perSecond: o.PerSecond, publishers: o.Publishers,
 		}, func(ctx context.Context, p *steadyLoad) error {
 			x.load = p
-			return x.measure(ctx, over)
+			return x.measure(ctx, expiry)
 		})
 	})
 	return x.result, err
@@ -108,37 +108,37 @@ func Expire(ctx context.Context, t bench.Target, o ExpireOptions) (ExpireResult,
 
 // fill publishes the messages that expire. It returns the expiry time of the messages or of their IDs; zero if their
 // queue gets a TTL.
-func (x *expiring) fill(ctx context.Context) (over time.Time, err error) {
+func (x *expiring) fill(ctx context.Context) (expiry time.Time, err error) {
 	o := bench.PublishOptions{Messages: x.Messages, SizeBytes: x.ExpiringBytes, Producers: 2, Window: 1000, Queues: 1}
 	window := x.Fill + x.warm() + 2*x.Phase
 	switch x.By {
 	case ExpireByMessage:
-		over = time.Now().Add(window).Truncate(time.Millisecond)
-		o.ExpiresAt = over
+		expiry = time.Now().Add(window).Truncate(time.Millisecond)
+		o.ExpiresAt = expiry
 	case ExpireByMessageID:
 		_, err := admin.New(x.t.Client).AlterQueue(ctx, x.queue, admin.QueueConfig{DedupWindow: window})
 		if err != nil {
-			return over, err
+			return expiry, err
 		}
-		over = time.Now().Add(window)
+		expiry = time.Now().Add(window)
 		o.MessageIDs = true
 	}
 	_, err = bench.PublishNew(ctx, x.t.Client, []string{x.queue}, o)
 	if err != nil {
-		return over, err
+		return expiry, err
 	}
-	return over, x.checkpoint(ctx)
+	return expiry, x.checkpoint(ctx)
 }
 
 // warm returns the time for warming up connections and caches.
 func (x *expiring) warm() time.Duration { return x.Phase / 4 }
 
-// measure runs all phases. over is the expiry time returned by fill.
-func (x *expiring) measure(ctx context.Context, over time.Time) error {
+// measure runs all phases. expiry is the expiry time returned by fill.
+func (x *expiring) measure(ctx context.Context, expiry time.Time) error {
 	if err := elapse(ctx, x.warm()); err != nil {
 		return err
 	}
-	if left := time.Until(over); !over.IsZero() && left < 2*x.Phase {
+	if left := time.Until(expiry); !expiry.IsZero() && left < 2*x.Phase {
 		return fmt.Errorf("bench: publishing %d messages took %s longer than --fill: increase it", x.Messages,
 			(2*x.Phase - left).Round(time.Second))
 	}
@@ -148,7 +148,7 @@ func (x *expiring) measure(ctx context.Context, over time.Time) error {
 	if err := x.phase(ctx, &x.result.Checkpoints, func() error { return x.checkpoints(ctx) }); err != nil {
 		return err
 	}
-	if err := elapse(ctx, time.Until(over)); err != nil {
+	if err := elapse(ctx, time.Until(expiry)); err != nil {
 		return err
 	}
 	if err := x.phase(ctx, &x.result.Expiring, func() error { return x.expire(ctx) }); err != nil {

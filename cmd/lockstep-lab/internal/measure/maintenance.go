@@ -65,7 +65,7 @@ type MaintenanceResult struct {
 	While    Latencies `json:"while"`
 	P50Ratio float64   `json:"p50_ratio"`
 	P99Ratio float64   `json:"p99_ratio"`
-	// MB is the amount processed by both nodes together, in Seconds.
+	// MB is the amount of data that the operation processed in Seconds. For a resize, it includes both nodes.
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
@@ -205,7 +205,7 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 		}
 		u.load.during(step)
 		if admin.PlanEnded(plan) && plan.GetState() != pb.PlanState_PLAN_STATE_DONE {
-			return 0, fmt.Errorf("the plan has %s: %s", state, plan.GetReason())
+			return 0, fmt.Errorf("the plan is %s: %s", state, plan.GetReason())
 		}
 	}
 	return 2 * float64(u.StoreBytes) / 1e6, nil

@@ -26,7 +26,7 @@ const (
 	pairSetting = "fleet.pair"
 )
 
-// MovePairs are the names of the pairs of a fleet that Move requires. The first one is that of the started nodes.
+// MovePairs returns the names of the two pairs of the fleet. The first one is that of the started nodes.
 func MovePairs() [2]string { return [2]string{"pair-1", "pair-2"} }
 
 // MoveOptions configures the queue that is moved, and the load.
@@ -34,7 +34,7 @@ type MoveOptions struct {
 	// Messages is the number of messages of SizeBytes in the queue before the first move.
 	Messages, SizeBytes int
 	// PerSecond is the total number of messages per second that publishers send to the queue. Each publisher waits for its
-	// acknowledgements. PublishBytes is their size.
+	// acknowledgements. PublishBytes is the size of these messages.
 	PerSecond, Publishers, PublishBytes int
 	// DedupWindow, if not 0, is the dedup window of the queue. The messages that fill the queue then have message IDs.
 	DedupWindow time.Duration
@@ -107,8 +107,9 @@ type moving struct {
 	load    *steadyLoad
 }
 
-// Move starts a second pair with the given settings, in which it sets the name of the pair. It fills a queue, and moves
-// it to the other pair once per round, while publishers send messages to it at a constant rate.
+// Move starts a second pair with the given settings, in which it sets the name of the pair and the prefix of its keys.
+// It fills a queue, and moves it to the other pair once per round, while publishers send messages to it at a constant
+// rate.
 func Move(
 	ctx context.Context, t bench.Target, settings map[string]string, o MoveOptions, report func(MoveResult) error,
 ) (err error) {

@@ -27,7 +27,8 @@ const (
 // ErrNoPeer is returned if the benchmark of a peer is not installed.
 var ErrNoPeer = errors.New("not installed")
 
-// Peer is the benchmark of another product: a program that starts the product, loads it, and prints lines of results.
+// Peer is the benchmark of another product: a program that starts the product, applies load, and prints lines of
+// results.
 type Peer struct {
 	Name string
 	// Command is the program and its first arguments.

@@ -24,8 +24,9 @@ func inGroup(cmd *exec.Cmd) {
 
 const lockPoll = 200 * time.Millisecond
 
-// Lock acquires the lock shared by all benchmarks on this machine, a file. An empty name disables locking. If another
-// benchmark holds the lock, Lock calls waits once, and waits until ctx ends.
+// Lock locks the file with the given name, which all benchmarks on this machine share. An empty name disables locking.
+// If another benchmark holds the lock, Lock calls waits once, and waits for the lock until ctx ends. unlock releases
+// the lock.
 func Lock(ctx context.Context, name string, waits func()) (unlock func() error, err error) {
 	if name == "" {
 		return func() error { return nil }, nil

@@ -25,8 +25,8 @@ type SearchOptions struct {
 	Rounds              int
 }
 
-// Search fills a queue, and searches it with a filter on a property: in each round once from the oldest message and
-// the newest message. The rate is the number of messages that the node has evaluated per second. Search calls report
+// Search fills a queue, and searches it with a filter on a property: in each round once from the oldest message, and
+// once from the newest. The rate is the number of messages that the node has evaluated per second. Search calls report
 // with each result and, after the last round, with the medians.
 func Search(ctx context.Context, t bench.Target, o SearchOptions, report func(bench.Result) error) error {
 	names := bench.QueueNames(1)
@@ -63,7 +63,8 @@ func Search(ctx context.Context, t bench.Target, o SearchOptions, report func(be
 	})
 }
 
-// search browses a queue with messages messages, one of searchParts of which must match.
+// search browses a queue that contains the given number of messages. It returns an error unless one of searchParts
+// matches.
 func search(
 	ctx context.Context, t bench.Target, queue string, o client.BrowseOptions, messages int, r *bench.Result,
 ) error {

@@ -185,7 +185,8 @@ type HeldLock struct {
 
 const mostLocks = 5
 
-// locks groups a profile of waits by the function that held the lock, and returns the functions with the longest waits.
+// locks groups a mutex profile by the function that held the lock. It returns the functions with the longest waits, at
+// most mostLocks.
 func locks(node string, p *profile.Profile) []HeldLock {
 	nanos, all := map[string]int64{}, int64(0)
 	for _, s := range p.Sample {

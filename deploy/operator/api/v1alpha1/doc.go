@@ -25,7 +25,7 @@ func GroupVersion() schema.GroupVersion {
 	return schema.GroupVersion{Group: Group, Version: "v1alpha1"}
 }
 
-// AddToScheme adds the resources to a scheme. It returns no error.
+// AddToScheme adds the resources to a scheme. It always returns nil.
 func AddToScheme(s *runtime.Scheme) error {
 	s.AddKnownTypes(GroupVersion(), &LockstepPair{}, &LockstepPairList{}, &LockstepFleet{}, &LockstepFleetList{},
 		&LockstepQueue{}, &LockstepQueueList{})

@@ -41,7 +41,8 @@ func wait(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errWait}, args...)...)
 }
 
-// finalize executes one step of the removal of a pair from its fleet, and then permits its deletion.
+// finalize executes one step of the removal of a pair from its fleet. After the last step, it permits the deletion of
+// the resource.
 func (r *PairReconciler) finalize(ctx context.Context, pair *v1alpha1.LockstepPair) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(pair, drainFinalizer) {
 		return ctrl.Result{}, nil
@@ -186,8 +187,7 @@ func (r *PairReconciler) leave(
 	return true, node.LeaveFleet(ctx)
 }
 
-// targets returns the pairs to which queues of a pair are being moved, and the number of moves from and to the pair
-// that have not ended.
+// targets returns the queues in the unfinished moves from and to a pair, by target, and the number of these moves.
 func targets(moves []*pb.FleetMove, pair string) (busy map[string][]string, unfinished int) {
 	busy = map[string][]string{}
 	for _, m := range moves {
@@ -201,7 +201,7 @@ func targets(moves []*pb.FleetMove, pair string) (busy map[string][]string, unfi
 	return busy, unfinished
 }
 
-// queueLinks are the queues of a pair that must be moved together with a queue.
+// queueLinks contains the name of a queue, its placement group, and the queues that must be moved with it.
 type queueLinks struct {
 	name, group string
 	with        []string
@@ -403,7 +403,7 @@ func (r *PairReconciler) stop(ctx context.Context, pair *v1alpha1.LockstepPair, 
 	return true, nil
 }
 
-// scale changes the number of pods, and the number of the first pod.
+// scale changes the number of pods, and the number of the first pod. After a success, it returns errWait.
 func (r *PairReconciler) scale(ctx context.Context, set *appsv1.StatefulSet, replicas, start int) error {
 	base := set.DeepCopy()
 	number := int32(replicas)

@@ -54,7 +54,8 @@ func (d *Dialer) Open(ctx context.Context, pair *v1alpha1.LockstepPair) (*Conn, 
 	return d.open(ctx, pair, p, p.Addresses())
 }
 
-// OpenOther returns a connection to another pair of the same fleet, with the credentials of pair.
+// OpenOther returns a connection to another pair of the same fleet, with the credentials of pair. Statuses and Node of
+// the connection must not be called.
 func (d *Dialer) OpenOther(ctx context.Context, pair *v1alpha1.LockstepPair, addresses []string) (*Conn, error) {
 	return d.open(ctx, pair, nil, addresses)
 }
@@ -122,8 +123,8 @@ func (d *Dialer) secret(ctx context.Context, namespace, name string, keys ...str
 	return s.Data, nil
 }
 
-// Statuses requests the status of both nodes. The status of a node that does not respond is nil; err describes the
-// first failure.
+// Statuses requests the status of both nodes. The status of a node that does not respond is nil; err joins the errors
+// of all failed requests.
 func (c *Conn) Statuses(ctx context.Context) (statuses [objects.Nodes]*pb.GetStatusResponse, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()

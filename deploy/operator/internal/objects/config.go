@@ -171,15 +171,15 @@ func labelList(f v1alpha1.FleetMember) []string {
 	return labels
 }
 
-// merge copies the values of from to the map to, recursively.
-func merge(to, from values) {
-	for k, v := range from {
+// merge copies the values of src to dst, recursively.
+func merge(dst, src values) {
+	for k, v := range src {
 		inner, isMap := v.(values)
-		existing, wasMap := to[k].(values)
+		existing, wasMap := dst[k].(values)
 		if isMap && wasMap {
 			merge(existing, inner)
 			continue
 		}
-		to[k] = v
+		dst[k] = v
 	}
 }
