@@ -10,7 +10,7 @@ import (
 
 // Usage is the resource usage of one process.
 type Usage struct {
-	// Name is the name of the process: "a", "b" or "client".
+	// Name is the name of the process in Target.Processes, such as "a", or "client".
 	Name string `json:"name"`
 	// CPU is the CPU time in seconds, user and system.
 	CPU float64 `json:"cpu_s"`

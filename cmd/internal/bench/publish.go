@@ -28,7 +28,7 @@ type PublishOptions struct {
 	Producers int
 	// Publishers is the number of goroutines that share the producers; 0 means one per producer.
 	Publishers int
-	// Window is the number of messages in flight per producer; 1 is synchronous.
+	// Window is the maximum number of messages in flight per publisher; 1 is synchronous.
 	Window int
 	// Queues is the number of queues over which the producers are distributed.
 	Queues int

@@ -59,7 +59,7 @@ type Result struct {
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 
 	Stored int `json:"stored,omitempty"` // messages in the store before the measurement
-	// StartMS is the time to open the store, or from starting the nodes until they serve.
+	// StartMS is the time to open the store, or from starting the nodes until they are in sync.
 	StartMS       float64 `json:"start_ms,omitempty"`
 	QueueBytes    float64 `json:"heap_bytes_per_queue,omitempty"` // at the end of the phase
 	DiskReadMB    float64 `json:"disk_read_mb_per_s,omitempty"`   // rate of a plain read of the same file

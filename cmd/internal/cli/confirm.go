@@ -56,8 +56,8 @@ func (env *Env) Confirm(ctx context.Context, yes bool, format string, args ...an
 	return ErrNotConfirmed
 }
 
-// ConfirmPlan asks the operator to confirm. Without --yes and without a terminal, it prints the plan in the JSON
-// format, and returns ErrNeedsYes.
+// ConfirmPlan asks the operator to confirm. Without --yes and without a terminal, it returns ErrNeedsYes; with --output
+// json, it first prints the plan.
 func (env *Env) ConfirmPlan(ctx context.Context, yes bool, plan any, format string, args ...any) error {
 	if !yes && !env.Asks() {
 		return errors.Join(env.Print.Object(plan), ErrNeedsYes)

@@ -47,7 +47,7 @@ func (env *Env) onePair(ctx context.Context, c *client.Client) error {
 
 // pairsOf contains the pairs of the nodes that responded.
 type pairsOf struct {
-	addresses map[string][]string // addresses of nodes, by site or name, and pair
+	addresses map[string][]string // addresses of nodes, by name of the site or pair, and pair ID
 	known     []string            // addresses of all these nodes
 	remote    []string            // addresses of other sites, as reported
 }

@@ -76,7 +76,7 @@ func WrapHelp(cmd *cobra.Command) {
 	}
 }
 
-// optionsCommand lists the global flags, which the help of other commands omits.
+// optionsCommand returns the command that lists the global flags, which the help of other commands omits.
 func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "options",

@@ -38,7 +38,7 @@ func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int 
 	case err == nil:
 		return ExitOK
 	case !env.started, errors.Is(err, ErrUsage), errors.Is(err, config.ErrInvalid):
-		// Reported by cobra before a command started: an unknown command or flag, or a wrong number of arguments.
+		// Without a started command, cobra reported the error: an unknown command or flag, or a wrong number of arguments.
 		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
 		fmt.Fprintf(env.Stderr, "Try `%s --help`.\n", cmd.CommandPath())
 		return ExitUsage

@@ -100,7 +100,8 @@ func (s *backlog) count() int {
 	return n
 }
 
-// check reads the filled queues. Missing and changed messages count as lost, messages stored twice as duplicated.
+// check reads the filled queues. Missing and changed messages count as lost; messages stored twice, or never published,
+// count as duplicated.
 func (s *backlog) check(ctx context.Context, c *client.Client) (lost, duplicated int, err error) {
 	for q, messages := range s.messages {
 		seen := make([]bool, messages)

@@ -16,7 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
-// ChainOptions configures Chain. Duration is ignored: the demo lasts until all kills are done.
+// ChainOptions configures Chain. Seed and Duration are ignored: the demo lasts until all kills are done and all orders
+// are processed.
 type ChainOptions struct {
 	Options
 	Kills int
@@ -142,14 +143,14 @@ func (c *chain) script(ctx context.Context) (err error) {
 	return c.drain(ctx)
 }
 
-// publish publishes orders until the first context ends. The client retries each order until it is acknowledged.
-func (c *chain) publish(until, ctx context.Context) error {
+// publish publishes orders until the context publishing ends. The client retries each order until it is acknowledged.
+func (c *chain) publish(publishing, ctx context.Context) error {
 	ticker := time.NewTicker(time.Second / time.Duration(c.Rate))
 	defer ticker.Stop()
-	for until.Err() == nil {
+	for publishing.Err() == nil {
 		select {
 		case <-ticker.C:
-		case <-until.Done():
+		case <-publishing.Done():
 			return nil
 		}
 		n := c.published.Load()

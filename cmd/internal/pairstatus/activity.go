@@ -104,5 +104,6 @@ func Percentile(buckets []Latency, share float64) float64 {
 	return 0
 }
 
-// AnsweredAt returns the time of the response by the clock of the node; zero if the node does not report it.
+// AnsweredAt returns the time of the response by the clock of the node; the Unix epoch if the node does not report it,
+// and zero if it did not respond.
 func (n *Node) AnsweredAt() time.Time { return n.now }

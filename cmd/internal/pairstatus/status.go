@@ -145,9 +145,9 @@ type Left struct {
 	Bytes uint64 `json:"bytes"`
 }
 
-// Certificate is a certificate file that a node uses.
+// Certificate is a certificate file that a node uses, or the last certificate that the witness presented to it.
 type Certificate struct {
-	Use     string    `json:"use"` // "node", "etcd", "raft" or "metrics"
+	Use     string    `json:"use"` // "node", "etcd", "raft", "metrics", "console", "site" or "witness"
 	File    string    `json:"file"`
 	CA      bool      `json:"authority"` // the file contains CA certificates
 	Subject string    `json:"subject"`

@@ -17,7 +17,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Snapshot is the status of both nodes at one time.
+// Snapshot contains one status of each node, requested concurrently.
 type Snapshot struct {
 	// At is the time of the last response.
 	At time.Time

@@ -215,7 +215,8 @@ func WithTarget(
 	return fn(t)
 }
 
-// Rounds runs a measurement for each size and round, and prints each result when it is available, and the medians.
+// Rounds runs a measurement for each size and round, and prints the results and the median of each size. In the JSON
+// format, each result is printed when it is available.
 func Rounds(env *cli.Env, f Flags, sizes []int, measure func(sizeBytes int) (bench.Result, error)) error {
 	for _, size := range sizes {
 		var all []bench.Result

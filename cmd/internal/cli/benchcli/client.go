@@ -61,7 +61,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	orderFlags(cmd, &o.Order)
 	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
 		"dedup window of the queues, with a message ID per message; 0: none")
-	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
+	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a publisher; 1: synchronous")
 	return cmd
 }
 

@@ -138,8 +138,9 @@ func sortRoles(roles []*pb.AccessRole) {
 	slices.SortFunc(roles, func(a, b *pb.AccessRole) int { return cmp.Compare(a.GetName(), b.GetName()) })
 }
 
-// access adds the changes of roles and access rules. wanted are nil if the file does not have the keys: then nothing is
-// deleted. Roles are created before the rules that contain them, and deleted after these.
+// access adds the changes of roles and access rules. If the file lacks the key access or roles, the field of wanted is
+// nil, and nothing of that kind is deleted. Roles are created before the rules that contain them, and deleted after the
+// rules.
 func (p *plan) access(wanted, there *settings) {
 	for _, r := range wanted.roles {
 		action, from := createRole, "-"

@@ -53,8 +53,8 @@ func exportCommand(env *cli.Env) *cobra.Command {
 	var ofFleet bool
 	cmd := &cobra.Command{
 		Use: "export [FILE]", Short: "Export definitions to a file",
-		Long: `Write the definitions of all queues to a file or to standard output. Temporary queues are omitted:
-they belong to their clients.`,
+		Long: `Write queues, policies and schedules to a file or to standard output. Temporary queues are omitted: they
+belong to their clients.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

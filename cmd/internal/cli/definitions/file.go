@@ -117,7 +117,7 @@ func (q *queue) sort() {
 // entry is a key with its value, and object an ordered list of entries, for YAML and JSON.
 type entry struct {
 	key   string
-	value any // a scalar, an object or a list of objects
+	value any // a scalar, an object, or a list of objects or strings
 }
 
 type object []entry

@@ -29,7 +29,8 @@ const (
 	deletePlacement = "delete-placement-rule"
 )
 
-// ownerInterval is the interval at which the owner of a new queue is requested, until the node knows it.
+// ownerInterval is the interval at which the owner of a new queue is requested, until the node's copy of the directory
+// contains it.
 const ownerInterval = 100 * time.Millisecond
 
 // findTimeout limits the request for the state of the fleet at a node.

@@ -228,17 +228,17 @@ func (d *decoder) base64(key string, v *yaml.Node) []byte {
 	return b
 }
 
-// flat adds the fields of an object to into, as text, and returns into. Fields of nested objects have the key
+// flat adds the fields of an object to dst, as text, and returns dst. Fields of nested objects have the key
 // "outer.inner".
-func flat(o object, prefix string, into map[string]string) map[string]string {
+func flat(o object, prefix string, dst map[string]string) map[string]string {
 	for _, e := range o {
 		if inner, ok := e.value.(object); ok {
-			flat(inner, prefix+e.key+".", into)
+			flat(inner, prefix+e.key+".", dst)
 		} else {
-			into[prefix+e.key] = fmt.Sprint(e.value)
+			dst[prefix+e.key] = fmt.Sprint(e.value)
 		}
 	}
-	return into
+	return dst
 }
 
 func scheduleChanges(from, to *pb.Schedule) (changes []change) {

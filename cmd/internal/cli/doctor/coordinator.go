@@ -131,7 +131,7 @@ func membersOf(ctx context.Context, client *clientv3.Client, endpoints int) Find
 	}
 	switch {
 	case voting < 3:
-		f.Verdict, f.Meaning = Warning, "if it fails, no node can take over, and the pair only works while both "+
+		f.Verdict, f.Meaning = Warning, "if one member fails, no node can take over, and the pair only works while both "+
 			"nodes are up"
 		f.Do = "run three members, on three machines"
 	case endpoints < voting:

@@ -201,20 +201,20 @@ func memoryLimits() (machine, group uint64) {
 	return machine, group
 }
 
-// groupFile returns the content of a file of this process's control group; empty if the file does not exist. second
-// is the name of the file in cgroup version 2: in the process's own group or, in a container, at the root. first is
-// the path of the file in version 1.
-func groupFile(second, first string) string {
+// groupFile returns the content of a file of this process's control group; empty if the file does not exist. v2 is the
+// name of the file in cgroup version 2: in the process's own group or, in a container, at the root. v1 is the path of
+// the file in version 1.
+func groupFile(v2, v1 string) string {
 	const root = "/sys/fs/cgroup"
 	var names []string
 	if b, err := os.ReadFile("/proc/self/cgroup"); err == nil {
 		for line := range strings.Lines(string(b)) {
 			if path, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-				names = append(names, filepath.Join(root, path, second))
+				names = append(names, filepath.Join(root, path, v2))
 			}
 		}
 	}
-	for _, name := range append(names, filepath.Join(root, second), filepath.Join(root, first)) {
+	for _, name := range append(names, filepath.Join(root, v2), filepath.Join(root, v1)) {
 		if text := readText(name); text != "" {
 			return text
 		}

@@ -42,7 +42,7 @@ type drainer struct {
 	out   drained
 	plan  balance.Plan
 	moved map[string]bool // queues that were moved
-	// failed are the groups with a last move that was canceled, by their first queue.
+	// failed contains the groups that the last attempt did not move, by their first queue.
 	failed map[string]balance.Left
 	// remaining is the number of queues of the pair, and moving the number of moves from the pair that have not ended.
 	remaining, moving uint64
@@ -77,7 +77,6 @@ func (d *drainer) run(ctx context.Context) error {
 	return d.evacuate(ctx)
 }
 
-// setDraining sets the state of the pair.
 func (d *drainer) setDraining(ctx context.Context) error {
 	err := change(ctx, d.env, func(ctx context.Context, a answer) error {
 		if err := a.node.SetPairState(ctx, d.pair, pb.PairState_PAIR_STATE_DRAINING); err != nil {
@@ -198,7 +197,7 @@ func (d *drainer) settle(ctx context.Context) error {
 	return nil
 }
 
-// execute executes the plan. progress reports whether queues were moved, or are being moved.
+// execute executes the plan. progress reports whether queues were moved.
 func (d *drainer) execute(ctx context.Context) (progress bool, _ error) {
 	var moves []balance.Move
 	for _, m := range d.plan.Moves {
@@ -227,7 +226,7 @@ func (d *drainer) execute(ctx context.Context) (progress bool, _ error) {
 	return progress, err
 }
 
-// finish prints the result.
+// finish prints the result. It returns errQueuesRemain if queues remain.
 func (d *drainer) finish() error {
 	d.out.Queues = d.remaining
 	if d.remaining == 0 {

@@ -56,7 +56,8 @@ the command asks for confirmation; scripts use --yes.`,
 type forgotten struct {
 	Done bool   `json:"done"`
 	Pair string `json:"pair"`
-	// Queues is the number of names, of which Names are the first 20. RemovedQueues are those that were removed.
+	// Queues is the number of names, of which Names are the first 20. RemovedQueues is the number of names that were
+	// removed.
 	Queues        uint64   `json:"queues"`
 	Names         []string `json:"queue_names"`
 	RemovedQueues uint64   `json:"removed_queues"`

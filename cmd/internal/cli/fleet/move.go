@@ -85,7 +85,7 @@ type moveInfo struct {
 	From   string   `json:"from"`
 	To     string   `json:"to"`
 	Queues []string `json:"queues"`
-	// Phase is unspecified, waiting, copying, fenced, taken, canceled, done or not-moved.
+	// Phase is waiting, copying, fenced, taken, canceled, done or not-moved; empty if unknown.
 	Phase          string  `json:"phase"`
 	CopiedBytes    uint64  `json:"copied_bytes"`
 	RemainingBytes uint64  `json:"remaining_bytes"`
@@ -151,7 +151,7 @@ func move(ctx context.Context, env *cli.Env, c *client.Client, o moveOptions) er
 	return wait(ctx, env, c, info)
 }
 
-// wait waits until a move has ended.
+// wait waits until a move has ended, and prints the result.
 func wait(ctx context.Context, env *cli.Env, c *client.Client, info moveInfo) error {
 	ticker := time.NewTicker(waitInterval)
 	defer ticker.Stop()
@@ -171,7 +171,7 @@ func wait(ctx context.Context, env *cli.Env, c *client.Client, info moveInfo) er
 	}
 }
 
-// poll updates the state of a move. Without an active target, the state remains unknown.
+// poll updates the state of a move. Without an active target, the state does not change.
 func poll(ctx context.Context, env *cli.Env, c *client.Client, info *moveInfo) (ended bool, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()

@@ -38,7 +38,7 @@ a pair that its placement rule forbids, that is draining or not live, or that wo
 free. Queues that cannot be moved remain on their pair. Each pair receives one move at a time.
 
 After an interruption, run the command again: it computes a new plan, in which the queues of moves in progress are
-counted on their target pair. The exit code is 1 if a move was canceled.`,
+counted on their target pair. The exit code is 1 if a move failed or was canceled.`,
 		Example: `  lockstep fleet rebalance
   lockstep fleet rebalance --threshold 20 --max-moves 5 --yes
   lockstep fleet rebalance --dry-run --output json | jq '.moves[]'`,

@@ -102,7 +102,7 @@ func pairOf(p *pb.FleetPair) balance.Pair {
 	}
 }
 
-// ratesNeeded reports whether the publish rate of the fleet is not negligible.
+// ratesNeeded reports whether the publish rate of the fleet is at least balance.MinRate. Lower rates are ignored.
 func ratesNeeded(f *pb.GetFleetResponse) bool {
 	total := 0.0
 	for _, p := range f.GetPairs() {

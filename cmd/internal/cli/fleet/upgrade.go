@@ -87,7 +87,7 @@ const (
 type upgrade struct {
 	Version string        `json:"version"`
 	Nodes   []upgradeNode `json:"nodes"`
-	// Action is upgrade, switchover or, if all nodes run the release, none.
+	// Action is upgrade, switchover or, if all nodes run the release Version, none.
 	Action string `json:"action"`
 	// Pair and Address are those of the node to upgrade, or of the active node that hands the role over.
 	Pair    string `json:"pair"`
@@ -103,7 +103,7 @@ type upgradeNode struct {
 	Address string `json:"address"`
 	Role    string `json:"role"`
 	Version string `json:"version"`
-	// Upgraded reports whether the node runs the release.
+	// Upgraded reports whether the node runs the target release (upgrade.Version).
 	Upgraded bool `json:"upgraded"`
 }
 
@@ -142,7 +142,7 @@ func (u *upgrader) print(r *upgrade) error {
 	case !r.Ready:
 		failed = errNotReady
 	case u.next && r.Action == actionSwitchover:
-		failed = cli.WithHint(fmt.Errorf("%w: of pair %s", errNeedsSwitchover, r.Pair),
+		failed = cli.WithHint(fmt.Errorf("%w of pair %s", errNeedsSwitchover, r.Pair),
 			"`lockstep switchover --addr %s`, or add --switchover", r.Address)
 	}
 	if u.env.Print.JSON() {
@@ -281,7 +281,7 @@ func (r *upgrade) addPair(pair string, st *pairstatus.Status, ignore []string) (
 // upgradeStep is the next step in one pair.
 type upgradeStep struct {
 	pair, action, address string
-	// begun reports whether a node of the pair runs the release.
+	// begun reports whether a node of the pair runs the target release.
 	begun bool
 }
 
@@ -315,7 +315,7 @@ func (r *upgrade) choose(steps []upgradeStep) {
 	}
 }
 
-// checkAfter verifies that the node that was upgraded last runs the release.
+// checkAfter adds a problem unless the node at the address, which was upgraded last, runs the target release.
 func (r *upgrade) checkAfter(address string) {
 	if address == "" {
 		return

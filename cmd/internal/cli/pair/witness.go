@@ -34,13 +34,13 @@ func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
 
-// tls loads the TLS files. It returns nil if TLS is disabled. responses is called with the result of each reload.
-func (f *raftFlags) tls(responses func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
+// tls loads the TLS files. It returns nil if TLS is disabled. onReload is called with the result of each reload.
+func (f *raftFlags) tls(onReload func(error)) (secure *raft.TLS, source *tlsfiles.Source, err error) {
 	if f.ca == "" {
 		return nil, nil, nil
 	}
 	source, err = tlsfiles.Open(tlsfiles.Options{
-		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, OnChange: responses,
+		Files: tlsfiles.Files{CA: f.ca, Cert: f.cert, Key: f.key}, OnChange: onReload,
 	})
 	if err != nil {
 		return nil, nil, cli.Usage("--raft-ca, --raft-cert, --raft-key: %v", err)

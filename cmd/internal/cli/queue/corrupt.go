@@ -61,7 +61,7 @@ After a restart, a node must detect corrupt messages again: lockstep verify --de
 }
 
 // confirmDropCorrupt asks for confirmation, and returns the sequences of the messages to discard. If yes is set or no
-// operator can be prompted, it returns true for all instead, and each corrupt message is discarded.
+// operator can be prompted, it returns true for all instead: all messages that no node can read are discarded.
 func confirmDropCorrupt(
 	ctx context.Context, env *cli.Env, a *admin.Client, queue string, yes bool,
 ) (seen []uint64, all bool, err error) {

@@ -113,11 +113,11 @@ func historyTable(h *admin.History) (rows [][]any) {
 	return rows
 }
 
-func averageRate(row []*admin.HistoryPoint, of func(*admin.HistoryPoint) float64) string {
+func averageRate(row []*admin.HistoryPoint, value func(*admin.HistoryPoint) float64) string {
 	sum, n := 0.0, 0
 	for _, p := range row {
 		if p.Rates {
-			sum, n = sum+of(p), n+1
+			sum, n = sum+value(p), n+1
 		}
 	}
 	if n == 0 {

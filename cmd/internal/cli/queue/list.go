@@ -187,13 +187,13 @@ type orderedList struct {
 // ordered returns a page of the queues of all pairs. With several pairs, it requests all earlier pages as well.
 func ordered(ctx context.Context, env *cli.Env, o admin.ListOptions) (list orderedList, err error) {
 	err = eachPair(ctx, env, func(ctx context.Context, pair string, c *client.Client) error {
-		of := o
+		page := o
 		if pair != "" {
-			if of.Offset, of.Limit = 0, o.Offset+o.Limit; of.Limit > maxOrdered {
+			if page.Offset, page.Limit = 0, o.Offset+o.Limit; page.Limit > maxOrdered {
 				return cli.Usage("in a fleet, --offset and --limit must not exceed %d in total", maxOrdered)
 			}
 		}
-		one, err := measured(ctx, c, of)
+		one, err := measured(ctx, c, page)
 		if err != nil {
 			return err
 		}

@@ -41,7 +41,7 @@ func newFoundState(q found) queueState {
 	return s
 }
 
-// header returns the columns of a list of queues: with the pair, if there is one.
+// header returns the columns of a list of queues, with the column of the pair in a fleet.
 func header(list []found, columns ...string) []string {
 	if inFleet(list) {
 		columns = slices.Insert(columns, 1, "Pair")
@@ -51,7 +51,7 @@ func header(list []found, columns ...string) []string {
 
 func inFleet(list []found) bool { return len(list) > 0 && list[0].pair != "" }
 
-// row returns the values of the columns.
+// row returns the values of the columns of header.
 func (q *found) row(values ...any) []any {
 	if q.pair != "" {
 		values = slices.Insert(values, 1, any(q.pair))

@@ -164,7 +164,7 @@ to each partition. If the command fails, repeat it to create the missing partiti
 	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
 		"name of an initial subscription; may be repeated")
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
-		"create no subscription; messages are only kept for subscriptions created later")
+		"create no subscription; without retention, messages published before the first subscription exists are not kept")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists")
 	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",

@@ -18,7 +18,7 @@ import (
 )
 
 // NewLogger returns a logger that writes lines of text or, with the format "json", JSON objects. setLevel changes the
-// level of the logger. NewLogger returns an error for an invalid level.
+// level of the logger, and ignores an invalid level. NewLogger returns an error for an invalid level.
 func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel func(string), err error) {
 	lowest, err := zap.ParseAtomicLevel(level)
 	if err != nil {
@@ -40,7 +40,7 @@ func NewLogger(w io.Writer, level, format string) (logger *zap.Logger, setLevel 
 	return zap.New(zapcore.NewCore(encoder, zapcore.Lock(zapcore.AddSync(w)), lowest)), setLevel, nil
 }
 
-// LimitMemory keeps the memory of this process close to the budget until stop is called.
+// LimitMemory keeps the memory of this process close to the budget until stop is called or ctx ends.
 func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var limiter sync.WaitGroup
@@ -51,8 +51,8 @@ func LimitMemory(ctx context.Context, budget config.Size) (stop func()) {
 	}
 }
 
-// OnHangup calls reload for each SIGHUP until stop is called. The signal no longer terminates the process: operators
-// use it to reload the configuration, and a closing terminal sends it.
+// OnHangup calls reload for each SIGHUP until stop is called or ctx ends. The signal no longer terminates the process:
+// operators use it to reload certificates, keys and secrets, and a closing terminal sends it.
 func OnHangup(ctx context.Context, log *zap.Logger, reload func()) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

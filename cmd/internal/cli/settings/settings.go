@@ -26,10 +26,10 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", GroupID: "operate",
 		Short: "Show and change settings at run time",
-		Long: `Some settings can be changed without a restart: log level, rates, limits, the disk watermark,
-min-in-sync and the delivery share. Values set here take precedence over the configuration files, take effect
-within a second, and survive restarts, until lockstep settings unset. The pair stores them with its messages, and
-min-in-sync in the cluster record.
+		Long: `Some settings can be changed without a restart, such as log level, rates, limits, the disk watermark,
+min-in-sync and the delivery share: see lockstep settings list. Values set here take precedence over the
+configuration files, take effect within a second, and survive restarts, until lockstep settings unset. The pair stores
+them with its messages, and min-in-sync in the cluster record.
 
 Settings of the pair are the same on both nodes. Settings of a node are set on both nodes, or on the node in
 --node. All other settings are read at startup: change the file and use lockstep restart. For maintenance
@@ -44,7 +44,7 @@ settings, see lockstep store settings.`,
 type runningSetting struct {
 	Name       string            `json:"name"`
 	KeptBy     string            `json:"kept_by"` // pair or node
-	Value      string            `json:"value"`   // value on the pair or on both nodes; empty if the nodes differ
+	Value      string            `json:"value"`   // common value, or the value of each node if they differ
 	Nodes      map[string]string `json:"nodes"`   // value by node name
 	Configured map[string]string `json:"configured"`
 	Changed    bool              `json:"changed"`
@@ -248,7 +248,8 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere calls the first node that responds, because no node is active while min-in-sync refuses writes.
+// changeAnywhere calls one node after the other until one responds, because no node is active while min-in-sync refuses
+// writes.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {

@@ -16,7 +16,7 @@ import (
 )
 
 func demoteCommand(env *cli.Env) *cobra.Command {
-	var of string
+	var address string
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "demote --replica-of ADDRESS", Short: "Make a pair the replica of another pair",
@@ -33,15 +33,15 @@ On a terminal, the command asks for confirmation; scripts use --yes.`,
   lockstep site demote --replica-of west-a:7420 --yes`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, _, err := net.SplitHostPort(of); err != nil {
-				return cli.Usage("--replica-of %q: must be host:port", of)
+			if _, _, err := net.SplitHostPort(address); err != nil {
+				return cli.Usage("--replica-of %q: must be host:port", address)
 			}
 			return env.WithClient(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				return demote(ctx, env, c, of, yes)
+				return demote(ctx, env, c, address, yes)
 			})
 		},
 	}
-	cmd.Flags().StringVar(&of, "replica-of", "", "address of a node of the primary, host:port")
+	cmd.Flags().StringVar(&address, "replica-of", "", "address of a node of the primary, host:port")
 	cli.AddYes(cmd, &yes)
 	_ = cmd.MarkFlagRequired("replica-of")
 	return cmd
@@ -58,7 +58,7 @@ type demotion struct {
 	Upstream *position `json:"upstream,omitempty"`
 }
 
-func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes bool) error {
+func demote(ctx context.Context, env *cli.Env, c *client.Client, address string, yes bool) error {
 	addresses, err := env.Addresses()
 	if err != nil {
 		return err
@@ -71,12 +71,13 @@ func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes 
 	}
 	look, cancel := context.WithTimeout(find, otherTimeout)
 	defer cancel()
-	there, otherErr := lookUp(look, c, []string{of}) // only for the displayed text: the node contacts the primary itself
-	d := demotion{Site: here.site().GetName(), Address: of}
+	// Only for the displayed text: the node contacts the primary itself.
+	there, otherErr := lookUp(look, c, []string{address})
+	d := demotion{Site: here.site().GetName(), Address: address}
 	if there != nil {
 		d.Primary, d.Epoch = there.site().GetName(), there.site().GetEpoch()
 	}
-	if err := printDemotionPlan(env, here, there, of, otherErr); err != nil {
+	if err := printDemotionPlan(env, here, there, address, otherErr); err != nil {
 		return err
 	}
 	if err := env.ConfirmPlan(ctx, yes, &d, "Make %s a replica?", named(here.site())); err != nil {
@@ -84,7 +85,7 @@ func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes 
 	}
 	ctx, cancel = context.WithTimeout(ctx, env.Timeout+extraTime)
 	defer cancel()
-	r, err := here.node.DemoteSite(ctx, &pb.DemoteSiteRequest{ReplicaOf: of})
+	r, err := here.node.DemoteSite(ctx, &pb.DemoteSiteRequest{ReplicaOf: address})
 	if err != nil {
 		return changeError(err)
 	}
@@ -96,16 +97,16 @@ func demote(ctx context.Context, env *cli.Env, c *client.Client, of string, yes 
 	return env.Print.Result(d, "%s; lockstep site status shows the progress", text)
 }
 
-func printDemotionPlan(env *cli.Env, here, there *pair, of string, otherErr error) error {
+func printDemotionPlan(env *cli.Env, here, there *pair, address string, otherErr error) error {
 	own := newSiteState(here.site(), true)
 	store := here.status.GetStore()
 	text := fmt.Sprintf("%s (%s, epoch %d, %s, %s with %s) becomes a replica of ", &own, own.Role, own.Epoch, own.Applied,
 		output.Plural(store.GetQueues(), "queue"), output.Plural(store.GetMessages(), "message"))
 	if there != nil {
 		s := newSiteState(there.site(), true)
-		text += fmt.Sprintf("%s (%s, epoch %d) at %s", &s, s.Role, s.Epoch, of)
+		text += fmt.Sprintf("%s (%s, epoch %d) at %s", &s, s.Role, s.Epoch, address)
 	} else {
-		text += fmt.Sprintf("the pair at %s, which does not respond to this machine: %v", of, otherErr)
+		text += fmt.Sprintf("the pair at %s, which does not respond to this machine: %v", address, otherErr)
 	}
 	return env.Print.Sentence("%s\nit then accepts no writes; its clients continue at the primary", text)
 }

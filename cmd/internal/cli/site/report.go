@@ -21,7 +21,7 @@ type report struct {
 	Replication *replication `json:"replication,omitempty"`
 	// Loss is nil without a replica.
 	Loss *siteloss.Loss `json:"promotion_loss,omitempty"`
-	// Problems is empty if both sites respond and the replica receives the log.
+	// Problems is empty if both sites respond, the replica receives the log, and the roles are consistent.
 	Problems []string `json:"problems"`
 }
 

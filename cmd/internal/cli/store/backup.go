@@ -27,7 +27,7 @@ type saveSet struct {
 	Position  *output.Position `json:"position,omitempty"`
 	PageSize  uint32           `json:"page_size,omitempty"`
 	Bytes     uint64           `json:"bytes"`
-	Messages  uint64           `json:"messages,omitempty"` // only in local listings
+	Messages  uint64           `json:"messages,omitempty"` // only in local listings, and after --verify
 	Complete  bool             `json:"complete"`
 	Problem   string           `json:"problem,omitempty"`
 	Verified  bool             `json:"verified,omitempty"`

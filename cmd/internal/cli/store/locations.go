@@ -92,7 +92,8 @@ func (p *locationFlags) unseal() (backup.Unsealer, error) {
 	return with, nil
 }
 
-// checkThere rejects a missing directory, which would otherwise be listed as empty. An empty text is accepted.
+// checkThere rejects a path that is not a directory: a missing one would be listed as empty. It accepts an empty text
+// and S3 locations.
 func checkThere(text string) error {
 	if text == "" {
 		return nil

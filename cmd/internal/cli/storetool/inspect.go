@@ -274,7 +274,7 @@ type pageDump struct {
 func dumpPageCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "dump-page PAGE", Short: "Show a page of a stopped node",
-		Long:    "Show and verify the extent that begins at this page. Pages are numbered from 1.",
+		Long:    "Show and verify the extent, one or more pages, that begins at this page. Pages are numbered from 1.",
 		Example: "  lockstep store dump-page 17 --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -380,7 +380,7 @@ func moveText(op *txn.Op) string {
 	case txn.OpImport:
 		s += ": " + output.Plural(uint64(op.Count), "message")
 	case txn.OpImportState:
-		if s += ": " + output.Plural(uint64(op.Count), "pair"); op.Last {
+		if s += ": " + output.Plural(uint64(op.Count), "key-value pair"); op.Last {
 			s += ", complete"
 		}
 	}

@@ -111,7 +111,8 @@ func factsOf(q *admin.Queue) []fact {
 	return facts
 }
 
-// sortQueues sorts by descending value, or by ascending name. Ties are sorted by name.
+// sortQueues sorts by descending value, or by ascending name; q.reversed reverses the order. Ties are sorted by
+// ascending name.
 func sortQueues(queues []Queue, q query) {
 	slices.SortStableFunc(queues, func(x, y Queue) int {
 		names := cmp.Compare(x.Name, y.Name)

@@ -10,7 +10,7 @@ import (
 )
 
 // painter applies styles. It uses only the 16 colours of the terminal, which follow its theme. Bubble Tea removes the
-// styles if the terminal has no colours, or if NO_COLOR is set.
+// colours if the terminal has none, or if NO_COLOR is set.
 type painter struct {
 	plain bool // no styles, for a file
 }

@@ -29,7 +29,7 @@ type Queue struct {
 	Delayed   uint64 `json:"delayed"`
 	Consumers uint64 `json:"consumers"`
 	InFlight  uint64 `json:"in_flight"`
-	// Activity contains the rates and the lag of the queue; nil if the node does not report them.
+	// Activity contains the rates and the age of the oldest message; nil if the node does not report them.
 	Activity      *Activity      `json:"activity"`
 	Subscriptions []Subscription `json:"subscriptions"`
 

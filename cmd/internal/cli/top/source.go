@@ -156,7 +156,7 @@ func activeOf(s *pairstatus.Status) *pairstatus.Node {
 }
 
 // reportQueues lists the requested queues. After a slow listing it pauses, so that listings take at most about a tenth
-// of the time.
+// of the time. A changed query ends the pause.
 func (s *source) reportQueues(ctx context.Context, tell func(any)) {
 	for ctx.Err() == nil {
 		s.mu.Lock()
@@ -219,7 +219,8 @@ func mayOperate(me *pb.WhoAmIResponse) bool {
 	return false
 }
 
-// once polls the nodes twice, one interval apart, and returns the second status with the rates.
+// once polls the nodes twice, one interval apart, and returns the second status with the rates. If no node responds, it
+// polls them only once.
 func (s *source) once(ctx context.Context) (*Screen, error) {
 	limited, cancel := context.WithTimeout(ctx, statusLimit)
 	defer cancel()
