@@ -161,39 +161,59 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	if _, err := s.o.Config.With(c.Set); err != nil {
 		return apierror.Invalid(err)
 	}
-	if err := s.changeMinInSync(ctx, &c); err != nil || len(c.Set)+len(c.Unset) == 0 {
-		return err
+	minInSync, given := takeMinInSync(&c)
+	others := len(c.Set)+len(c.Unset) > 0
+	if given {
+		if others { // the cluster record is changed only if the other changes are valid
+			r, err := s.o.Manager.Running()
+			if err == nil {
+				err = s.edit(&r, node, &c)
+			}
+			if err != nil {
+				return err
+			}
+		}
+		if err := s.changeMinInSync(ctx, minInSync); err != nil {
+			return err
+		}
 	}
-	_, err = s.o.Manager.UpdateRunning(ctx, func(r *maintenance.RunningSettings) error {
-		set := func(key, text string) {
-			r.Set(node, key, text)
-			if node == uuid.Nil { // the new value replaces those of individual nodes
-				for id := range maps.Clone(r.Nodes) {
-					r.Set(id, key, "")
-				}
-			}
-		}
-		for key, text := range c.Set {
-			set(key, text)
-		}
-		for _, key := range c.Unset {
-			set(key, "")
-		}
-		// The new values are valid, but they may be inconsistent with values set earlier.
-		for id := range r.Nodes {
-			if _, err := s.o.Config.With(r.Of(id)); err != nil {
-				return apierror.Invalid(err)
-			}
-		}
-		if _, err := s.o.Config.With(r.Pair); err != nil {
-			return apierror.Invalid(err)
-		}
+	if !others {
 		return nil
-	})
+	}
+	_, err = s.o.Manager.UpdateRunning(ctx, func(r *maintenance.RunningSettings) error { return s.edit(r, node, &c) })
 	if err != nil {
 		return err
 	}
 	s.Apply()
+	return nil
+}
+
+// edit applies c to r, for one node or, if node is uuid.Nil, for both. It returns an error if the resulting settings
+// are invalid.
+func (s *Settings) edit(r *maintenance.RunningSettings, node uuid.UUID, c *Change) error {
+	set := func(key, text string) {
+		r.Set(node, key, text)
+		if node == uuid.Nil { // the new value replaces those of individual nodes
+			for id := range maps.Clone(r.Nodes) {
+				r.Set(id, key, "")
+			}
+		}
+	}
+	for key, text := range c.Set {
+		set(key, text)
+	}
+	for _, key := range c.Unset {
+		set(key, "")
+	}
+	// The new values are valid, but values set earlier may not be valid on this node.
+	for id := range r.Nodes {
+		if _, err := s.o.Config.With(r.Of(id)); err != nil {
+			return apierror.Invalid(err)
+		}
+	}
+	if _, err := s.o.Config.With(r.Pair); err != nil {
+		return apierror.Invalid(err)
+	}
 	return nil
 }
 
@@ -218,21 +238,26 @@ func (s *Settings) target(c *Change) (uuid.UUID, error) {
 	return protoconv.FindNode(&st, c.Node)
 }
 
-// changeMinInSync changes min-in-sync in the cluster record, and removes that setting from c.
-func (s *Settings) changeMinInSync(ctx context.Context, c *Change) error {
+// takeMinInSync removes min-in-sync from c, and returns its new value, 0 for the configured one. given reports whether
+// c contained it. The caller has validated the value.
+func takeMinInSync(c *Change) (value int, given bool) {
 	text, set := c.Set[keyMinInSync]
 	if !set && !slices.Contains(c.Unset, keyMinInSync) {
-		return nil
+		return 0, false
 	}
-	wanted := 0
 	if set {
-		wanted, _ = strconv.Atoi(text) // the caller has validated the value
+		value, _ = strconv.Atoi(text)
 	}
 	c.Set, c.Unset = maps.Clone(c.Set), slices.Clone(c.Unset)
 	delete(c.Set, keyMinInSync)
 	c.Unset = slices.DeleteFunc(c.Unset, func(key string) bool { return key == keyMinInSync })
+	return value, true
+}
+
+// changeMinInSync changes min-in-sync in the cluster record; 0 restores the configured value.
+func (s *Settings) changeMinInSync(ctx context.Context, value int) error {
 	if s.o.Config.Alone() {
 		return fmt.Errorf("%w: %s does not apply to a single node", apierror.ErrInvalid, keyMinInSync)
 	}
-	return s.o.Runner.SetMinInSync(ctx, wanted, s.o.Config.MinInSync)
+	return s.o.Runner.SetMinInSync(ctx, value, s.o.Config.MinInSync)
 }
