@@ -4,6 +4,7 @@ package client
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"time"
@@ -83,7 +84,11 @@ func (b *browser) run(ctx context.Context) {
 	refusals := 0 // consecutive rejected tokens
 	for way := b.client.pathTo(b.client.owners.of(b.req.GetQueue())); ; {
 		pair := way.pair
-		t, err := pair.locator.wait(ctx)
+		t, err := b.client.await(ctx, pair, b.client.opts.FailFast)
+		if errors.Is(err, errNoActive) {
+			way.restart(&attempts{})
+			continue
+		}
 		if err != nil {
 			b.yield(Stored{}, b.client.giveUpAt(pair, b.op, err, last, false))
 			return

@@ -143,21 +143,23 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 
 // do calls fn with the connection of the active node of a pair, and follows NOT_OWNER to other pairs. It repeats the
 // call after temporary errors, until fn succeeds, a node returns a permanent error, or ctx ends. It records attempts
-// without a response in d, which is nil for a read-only request. While the outcome is unknown, every error matches
-// ErrOutcomeUnknown.
+// without a response in d. While the outcome is unknown, every error matches ErrOutcomeUnknown.
 func (c *Client) do(
 	ctx context.Context, op string, at *pairConn, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
 ) error {
-	reads := d == nil
-	if reads {
-		d = &attempts{}
-	}
 	retry := c.opts.newBackoff()
 	var last error
 	refusals := 0 // consecutive rejected tokens
 	for way := c.pathTo(at); ; {
 		pair := way.pair
-		t, err := pair.locator.wait(ctx)
+		t, err := c.await(ctx, pair, c.opts.FailFast)
+		if errors.Is(err, errNoActive) {
+			if err := d.allow(op, nil); err != nil {
+				return err
+			}
+			way.restart(d)
+			continue
+		}
 		if err == nil {
 			err = ctx.Err() // an attempt that was never sent leaves no unknown outcome
 		}
@@ -174,7 +176,7 @@ func (c *Client) do(
 			return nil
 		}
 		e := asError(ctx, t.node.address, err)
-		if !reads && !e.answered() {
+		if !e.answered() {
 			d.unanswered()
 		}
 		if ctx.Err() != nil && !e.answered() {

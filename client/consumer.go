@@ -44,7 +44,8 @@ const (
 // of the subscription may receive such messages, because delivery to competing consumers is at least once.
 //
 // If another pair of the fleet has become the owner of the queue, the consumer attaches there. It discards its earlier
-// deliveries as after an unplanned promotion.
+// deliveries as after an unplanned promotion. While its pair has no active node, the consumer asks the home pair for
+// the owner periodically.
 //
 // After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
 // consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost

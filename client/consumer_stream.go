@@ -33,8 +33,7 @@ func (co *Consumer) run(ctx context.Context) {
 	retry := co.client.opts.newBackoff()
 	refusals := 0 // consecutive rejected tokens
 	for {
-		pair := co.pair()
-		t, err := pair.locator.waitLong(ctx)
+		pair, t, err := co.target(ctx)
 		if refused := (*Error)(nil); errors.As(err, &refused) {
 			co.end(link.Wrap(co.op(), refused, refused.Message))
 			return
@@ -83,10 +82,15 @@ func (co *Consumer) follow(e *Error, attached bool) (_ *Error, moved bool) {
 	from := co.way.pair
 	e = co.way.follow(e, nil)
 	if co.way.pair != from {
-		co.endEraLocked()
-		co.era.lineage, co.era.epoch = "", 0
+		co.leavePair()
 	}
 	return e, co.way.moved
+}
+
+// leavePair discards all deliveries, because the queue has another owner. mu is held.
+func (co *Consumer) leavePair() {
+	co.endEraLocked()
+	co.era.lineage, co.era.epoch, co.era.pairID = "", 0, ""
 }
 
 func (co *Consumer) end(err error) {

@@ -3,23 +3,29 @@
 package client
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
 )
 
-// era is a period without an unplanned promotion of another site and without a change of the owner. In a later era, the
-// sequence of a delivery may belong to a different message, and the queue may have a different ID. Without sites and
-// fleets there is one era.
+// era is a period without an unplanned promotion of another site, without a change of the owner, and without a new pair
+// at the same addresses. In a later era, the sequence of a delivery may belong to a different message, and the queue may
+// have a different ID.
 type era struct {
 	number  uint32
 	lineage string // lineage of the last target; empty without sites
 	epoch   uint64 // epoch of the last target
+	pairID  string // pair of the last target
 }
 
 // endsAt reports whether the target belongs to a later era.
 func (e *era) endsAt(t *target) bool {
-	return t.lossy > e.epoch || t.lineage != "" && e.lineage != "" && t.lineage != e.lineage
+	other := t.lineage != "" && e.lineage != "" && t.lineage != e.lineage
+	if t.lineage == "" && e.lineage == "" { // both pairs of a lineage have the same messages
+		other = t.pairID != "" && e.pairID != "" && t.pairID != e.pairID
+	}
+	return t.lossy > e.epoch || other
 }
 
 // enter discards all deliveries if the target belongs to a later era than the last target. mu is held.
@@ -30,6 +36,7 @@ func (co *Consumer) enter(t *target) {
 	if t.lineage != "" {
 		co.era.lineage, co.era.epoch = t.lineage, t.epoch
 	}
+	co.era.pairID = cmp.Or(t.pairID, co.era.pairID)
 }
 
 // endEra starts a new era and discards all deliveries. It is called when a node reports a later era than the target,
@@ -75,7 +82,16 @@ func (co *Consumer) holding(d *Delivery) (holding, bool) {
 	return h, ok
 }
 
-// outdated returns an error if the transaction contains a delivery of an earlier era than the era of the target.
+// check returns the check of the deliveries of the transaction, or nil if it has none.
+func (t *Txn) check() func(*target) error {
+	if len(t.acked)+len(t.released) == 0 {
+		return nil
+	}
+	return t.outdated
+}
+
+// outdated returns an error if the transaction contains a delivery of an earlier era than the era of the target, or than
+// the current era if the target is nil.
 func (t *Txn) outdated(to *target) error {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		if err := d.consumer.outdated(d, to); err != nil {
@@ -88,7 +104,7 @@ func (t *Txn) outdated(to *target) error {
 func (co *Consumer) outdated(d *Delivery, to *target) error {
 	co.mu.Lock()
 	defer co.mu.Unlock()
-	if d.era == co.era.number && !co.era.endsAt(to) {
+	if d.era == co.era.number && (to == nil || !co.era.endsAt(to)) {
 		return nil
 	}
 	return co.errOutdated(d.Sequence)

@@ -106,6 +106,9 @@ func (e *Error) Partitioned() (queue string, count int) {
 	return e.partitioned.GetQueue(), int(e.partitioned.GetCount())
 }
 
+// removed reports whether the pair of the node was removed from its fleet as lost.
+func (e *Error) removed() bool { return e.notActive.GetRole() == "REMOVED" }
+
 // ended reports whether a process accepted the connection, and it ended without a response or is unusable.
 func (e *Error) ended() bool {
 	return e.accepted || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""

@@ -91,6 +91,14 @@ type fakePair struct {
 	browse func(r *pb.BrowseRequest, send func(*pb.BrowseResponse)) error
 	// owner returns nil for a queue that the pair owns.
 	owner func(queue string) *pb.NotOwner
+	// described returns the error of a lookup; it may be nil. lookups counts the calls of GetQueue.
+	described func(queue string) error
+	lookups   int
+	// schedules are the names of the schedules. fleet is the response to GetFleet; without it, the call is refused.
+	schedules map[string]bool
+	fleet     func() (*pb.GetFleetResponse, error)
+	// removed means that the pair was removed from its fleet, and refuses clients.
+	removed bool
 	// plan is the plan that WatchPlan returns.
 	plan *pb.Plan
 
@@ -107,6 +115,8 @@ type fakeNode struct {
 	pb.UnimplementedAdminServiceServer
 	pb.UnimplementedMaintenanceServiceServer
 	pb.UnimplementedSiteServiceServer
+	pb.UnimplementedScheduleServiceServer
+	pb.UnimplementedFleetServiceServer
 	pair   *fakePair
 	addr   string
 	other  string
@@ -165,6 +175,8 @@ func (n *fakeNode) start(addr string) {
 	pb.RegisterAdminServiceServer(n.server, n)
 	pb.RegisterMaintenanceServiceServer(n.server, n)
 	pb.RegisterSiteServiceServer(n.server, n)
+	pb.RegisterScheduleServiceServer(n.server, n)
+	pb.RegisterFleetServiceServer(n.server, n)
 	go func() { _ = n.server.Serve(gatedListener{ln, n.gate}) }()
 }
 
@@ -262,11 +274,14 @@ func (n *fakeNode) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingS
 
 // active returns an error unless the node is active. The caller holds mu.
 func (n *fakeNode) active() error {
-	if n.role == pb.Role_ROLE_ACTIVE {
+	refusal := &pb.NotActive{ActiveAddress: n.other}
+	switch {
+	case n.pair.removed:
+		refusal = &pb.NotActive{Role: "REMOVED"}
+	case n.role == pb.Role_ROLE_ACTIVE:
 		return n.primary()
 	}
-	st, err := status.New(codes.FailedPrecondition,
-		"this node is not active").WithDetails(&pb.NotActive{ActiveAddress: n.other})
+	st, err := status.New(codes.FailedPrecondition, "this node is not active").WithDetails(refusal)
 	if err != nil {
 		return err
 	}

@@ -19,15 +19,19 @@ import (
 // unknown. A refused retry does not reset unknown, unless the refusal is recorded in the log.
 type attempts struct {
 	unknown bool
-	// check returns an error if the request must not be sent to a target. If check is nil, the request can be sent to
-	// every target.
+	// check returns an error if the request must not be sent to a target, or to any if the target is nil. If check is nil,
+	// the request can be sent to every target.
 	check func(*target) error
+	// pinned means that only the first pair can execute the request.
+	pinned bool
+	// reads means that the request changes no state, so that its outcome is never unknown.
+	reads bool
 	// move prepares the request for a pair, under another identity. It is nil if the request has no producer identity;
 	// such a request may be executed more than once.
 	move func(to *pairConn)
 }
 
-// allow returns an error if the request must not be sent to t.
+// allow returns an error if the request must not be sent to t, or to any target if t is nil.
 func (a *attempts) allow(op string, t *target) error {
 	if a.check == nil {
 		return nil
@@ -51,7 +55,7 @@ func (a *attempts) renew(pair *pairConn, e *Error) {
 	}
 }
 
-func (a *attempts) unanswered() { a.unknown = true }
+func (a *attempts) unanswered() { a.unknown = !a.reads }
 
 func (a *attempts) answered() { a.unknown = false }
 
@@ -124,7 +128,7 @@ func (c *Client) doAs(
 	if errors.As(err, &e) && e.forgotten() && !id.OutcomeUnknown() {
 		// The node has evicted the state of the sequencer, which was idle for too long. Nothing was committed, so the
 		// request can use a new sequencer. The state of other idle sequencers may have been evicted as well.
-		*id = identity{pair: id.pair, attempts: attempts{check: id.attempts.check, move: id.moveTo}}
+		*id = identity{pair: id.pair, attempts: id.attempts}
 		id.take(id.pair, newSequencer())
 		err = c.attemptsAs(ctx, op, id, fn)
 	}

@@ -18,23 +18,39 @@ func init() {
 
 type conns struct{ c *Client }
 
-func (l conns) pair(to link.Target) *pairConn {
-	if to.XID != "" {
-		return l.c.owners.of(xidKey(to.XID))
+// pair returns the pair of a target. pinned means that only this pair can execute the request.
+func (l conns) pair(to link.Target) (pair *pairConn, pinned bool, err error) {
+	switch {
+	case to.Pair != "" && l.c.opts.FixedAddresses:
+		return nil, true, fmt.Errorf("%w: FixedAddresses is set, so pair %s is not used", ErrRefused, to.Pair)
+	case to.Pair != "":
+		pair, err = l.c.owners.named(to.Pair, to.Addresses)
+		return pair, true, err
+	case to.XID != "":
+		return l.c.owners.of(xidKey(to.XID)), true, nil
+	default:
+		return l.c.owners.of(to.Queue), false, nil
 	}
-	return l.c.owners.of(to.Queue)
+}
+
+func (l conns) do(ctx context.Context, op string, to link.Target, d *attempts, call link.Call) (err error) {
+	var pair *pairConn
+	if pair, d.pinned, err = l.pair(to); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	return l.c.do(ctx, op, pair, d, call)
 }
 
 func (l conns) Read(ctx context.Context, op string, to link.Target, call link.Call) error {
-	return l.c.do(ctx, op, l.pair(to), nil, call)
+	return l.do(ctx, op, to, &attempts{reads: true}, call)
 }
 
 func (l conns) Repeat(ctx context.Context, op string, to link.Target, call link.Call) error {
-	return l.c.do(ctx, op, l.pair(to), new(attempts), call)
+	return l.do(ctx, op, to, new(attempts), call)
 }
 
 func (l conns) Once(ctx context.Context, op string, to link.Target, call link.Call) error {
-	return l.c.do(ctx, op, l.pair(to), new(attempts), func(attempt context.Context, cc *grpc.ClientConn) error {
+	return l.do(ctx, op, to, new(attempts), func(attempt context.Context, cc *grpc.ClientConn) error {
 		err := call(attempt, cc)
 		if err == nil {
 			return nil
@@ -52,7 +68,12 @@ func (l conns) Change(ctx context.Context, op string, to link.Target, id link.Id
 	if !ok {
 		own = &identity{}
 	}
-	return l.c.doAs(ctx, op, l.pair(to), own, call)
+	pair, pinned, err := l.pair(to)
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	own.attempts.pinned = pinned
+	return l.c.doAs(ctx, op, pair, own, call)
 }
 
 func (l conns) NewIdentity() link.Identity { return &identity{} }

@@ -41,6 +41,7 @@ type target struct {
 	term    uint64
 	epoch   uint64
 	lineage string        // empty without sites
+	pairID  string        // empty for a standalone node
 	lossy   uint64        // last epoch that began with an unplanned promotion; 0 if there was none
 	gone    chan struct{} // closed when the target ends
 
@@ -234,6 +235,9 @@ func (l *locator) pause(ctx context.Context, t *target, d time.Duration) {
 }
 
 func (l *locator) failed(e *Error) {
+	if e.removed() {
+		l.remove(e.Address)
+	}
 	if !l.opts.FixedAddresses {
 		l.mu.Lock()
 		l.learnAddress(e.notActive.GetActiveAddress())
@@ -245,6 +249,16 @@ func (l *locator) failed(e *Error) {
 		l.mu.Unlock()
 	}
 	l.askNow()
+}
+
+// remove records that the pair of a node was removed from its fleet. The node is not used until its process has ended.
+func (l *locator) remove(address string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := l.find(address); n != nil {
+		n.removed = true
+		l.choose()
+	}
 }
 
 func (l *locator) askNow() {
@@ -303,7 +317,7 @@ func (l *locator) lost(n *node, err error, again bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n.observed++
-	n.role, n.reason, n.err = pb.Role_ROLE_UNSPECIFIED, "", err
+	n.role, n.reason, n.err, n.removed = pb.Role_ROLE_UNSPECIFIED, "", err, false
 	l.choose()
 	l.learn()
 	n.refused, n.asking = time.Time{}, again
@@ -342,7 +356,7 @@ func (l *locator) choose() {
 	if t := l.target; t == nil || t.node != best || t.term != best.term || t.epoch != epoch {
 		l.setTarget(&target{
 			node: best, term: best.term, epoch: epoch, lineage: best.site.GetLineage(), lossy: best.site.GetLossyEpoch(),
-			gone: make(chan struct{}), bound: make(map[*context.CancelFunc]struct{}),
+			pairID: best.pairID, gone: make(chan struct{}), bound: make(map[*context.CancelFunc]struct{}),
 		})
 	}
 }
@@ -393,6 +407,8 @@ func (l *locator) explain() error {
 			s += n.err.Error()
 		case n.role == pb.Role_ROLE_UNSPECIFIED:
 			s += "no response yet"
+		case n.removed:
+			s += "the pair was removed from its fleet"
 		case n.isReplica():
 			e = n.replicaError()
 			s += e.Message

@@ -36,6 +36,7 @@ type node struct {
 	err      error     // why the connection is down
 	refused  time.Time // last authentication failure; zero if authenticated
 	asking   bool      // a retry after a refusal is in progress
+	removed  bool      // the pair was removed from its fleet: the node refuses clients
 	short    bool      // fewer nodes are in sync than required: writes are refused
 	names    string    // address of the active node, as reported by this node; empty if this node is active
 
@@ -44,7 +45,7 @@ type node struct {
 
 // rank returns the suitability of the node as a target; 0 means unsuitable. locator.mu is held.
 func (n *node) rank() int {
-	if n.isReplica() && !n.locator.opts.AnySite {
+	if n.removed || n.isReplica() && !n.locator.opts.AnySite {
 		return 0
 	}
 	return n.roleRank()

@@ -143,6 +143,13 @@ func (o *owners) pair(from *pairConn, n *pb.NotOwner) (*pairConn, error) {
 	return known, nil
 }
 
+// named returns the pair with the given name and addresses, which the home pair has reported.
+func (o *owners) named(pair string, addresses []string) (*pairConn, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.pair(o.home, &pb.NotOwner{Pair: pair, Addresses: addresses})
+}
+
 // unavailable removes the entries of a pair other than the home pair, if it has no active node: the pair may have left
 // the fleet. The next request for such a queue is sent to the home pair, which returns the present owner.
 func (o *owners) unavailable(pair *pairConn) {

@@ -31,7 +31,7 @@ func (t *Txn) Prepare(ctx context.Context, xid string) error {
 	if t.xid != "" && t.xid != xid {
 		return fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again", ErrInvalid, t.xid)
 	}
-	t.identity.attempts.check = t.outdated
+	t.identity.attempts.check = t.check()
 	err := t.prepare(ctx, xid)
 	for t.again(err) {
 		err = t.prepare(ctx, xid)

@@ -77,7 +77,8 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 //
 // In a fleet, a Producer has one identity, one stream and one Window per pair. Publishes to queues of different pairs
 // are committed independently. If a queue has another owner, its pending publishes are sent to that pair in the order
-// of the calls.
+// of the calls. If the former owner has no active node for some time, publishes that were sent to it return
+// [ErrOutcomeUnknown].
 //
 // Concurrent publishes to the same queue may share one request, which is one transaction. Each publish still has its
 // own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one

@@ -23,7 +23,11 @@ func (pl *pipeline) run(ctx context.Context) {
 	retry := pl.client.opts.newBackoff()
 	refusals := 0 // consecutive rejected tokens
 	for pl.waitForWork(ctx) {
-		t, err := pl.pair.locator.waitLong(ctx)
+		t, err := pl.client.await(ctx, pl.pair, false)
+		if errors.Is(err, errNoActive) {
+			pl.lookUp(ctx)
+			continue
+		}
 		if refused := (*Error)(nil); errors.As(err, &refused) {
 			pl.failInFlight(fmt.Errorf("publish: %w", refused), nil)
 			pl.failPending(fmt.Errorf("publish: %w", refused))

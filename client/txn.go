@@ -169,7 +169,7 @@ func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err
 	}
-	t.identity.attempts.check = t.outdated
+	t.identity.attempts.check = t.check()
 	if t.xid != "" {
 		return TxnResult{}, fmt.Errorf("%w: the outcome of Prepare with xid %q is unknown: call it again",
 			ErrInvalid, t.xid)

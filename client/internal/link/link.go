@@ -34,6 +34,10 @@ type Target struct {
 	Queue string
 	// XID is the XID of a prepared transaction, for a request without a queue.
 	XID string
+	// Pair and Addresses are the name and the nodes of another pair that the home pair has reported, for a request
+	// without a queue.
+	Pair      string
+	Addresses []string
 }
 
 // Conns sends requests over the connections of a client to its home pair, and to the pairs that own the queues of the
