@@ -10,8 +10,8 @@ import (
 )
 
 // era is a period without an unplanned promotion of another site, without a change of the owner, and without a new pair
-// at the same addresses. In a later era, the sequence of a delivery may belong to a different message, and the queue may
-// have a different ID.
+// at the same addresses. In a later era, the sequence of a delivery may belong to a different message, and the queue
+// may have a different ID.
 type era struct {
 	number  uint32
 	lineage string // lineage of the last target; empty without sites
@@ -90,8 +90,8 @@ func (t *Txn) check() func(*target) error {
 	return t.outdated
 }
 
-// outdated returns an error if the transaction contains a delivery of an earlier era than the era of the target, or than
-// the current era if the target is nil.
+// outdated returns an error if the transaction contains a delivery of an earlier era than the era of the target, or
+// than the current era if the target is nil.
 func (t *Txn) outdated(to *target) error {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		if err := d.consumer.outdated(d, to); err != nil {

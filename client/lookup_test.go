@@ -181,8 +181,8 @@ func testPairReturns(t *testing.T, outdated bool) {
 	}
 }
 
-// A new pair has the addresses of a lost pair, and its queue has the same ID. Answers to deliveries of the lost pair are
-// not sent to it.
+// A new pair has the addresses of a lost pair, and its queue has the same ID. Answers to deliveries of the lost pair
+// are not sent to it.
 func TestNewPairAtSameAddresses(t *testing.T) { synctest.Test(t, testNewPairAtSameAddresses) }
 
 func testNewPairAtSameAddresses(t *testing.T) {

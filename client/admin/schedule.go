@@ -53,7 +53,69 @@ func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error
 	return resp.GetSchedule(), err
 }
 
-// Schedules returns the schedules with names that begin with prefix, sorted by name, each with its last occurrence.
+func changeSchedule[Req any, Resp any, R interface {
+	*Req
+	proto.Message
+}](
+	ctx context.Context, c *Client, name, op string, req R,
+	method func(pb.ScheduleServiceClient, context.Context, R, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	return bySchedule(ctx, c, name, func(at link.Target) (*Resp, error) {
+		return changeAt(ctx, c, op, at, req, scheduleService, method)
+	})
+}
+
+// bySchedule calls fn for the pair that has a schedule.
+func bySchedule[T any](
+	ctx context.Context, c *Client, name string, fn func(at link.Target) (T, error),
+) (found T, err error) {
+	found, missing := fn(link.Target{})
+	if c.atHome || !errors.Is(missing, ErrNoSchedule) || errors.Is(missing, client.ErrOutcomeUnknown) {
+		return found, missing
+	}
+	pairs, err := c.otherPairs(ctx)
+	if err != nil {
+		return found, fmt.Errorf("%w; the other pairs of the fleet are unknown: %w", missing, err)
+	}
+	var names []string
+	var at link.Target
+	for _, p := range pairs {
+		other := link.Target{Pair: p.GetName(), Addresses: p.GetAddresses()}
+		_, err := c.schedule(ctx, name, other)
+		switch {
+		case err == nil:
+			names, at = append(names, p.GetName()), other
+		case !errors.Is(err, ErrNoSchedule):
+			return found, fmt.Errorf("pair %s: %w", p.GetName(), err)
+		}
+	}
+	switch len(names) {
+	case 0:
+		return found, missing
+	case 1:
+		return fn(at)
+	default:
+		return found, fmt.Errorf("%w: schedule %s, pairs %s", ErrSeveralSchedules, name, strings.Join(names, ", "))
+	}
+}
+
+// otherPairs returns the pairs of the fleet, without the home pair; none if the home pair belongs to no fleet.
+func (c *Client) otherPairs(ctx context.Context) (others []*pb.FleetPair, err error) {
+	service := func(cc *grpc.ClientConn) pb.FleetServiceClient { return pb.NewFleetServiceClient(cc) }
+	resp, err := call(ctx, c.conns.Read, "fleet", &pb.GetFleetRequest{}, service, pb.FleetServiceClient.GetFleet)
+	if errors.Is(err, client.ErrRefused) {
+		return nil, nil
+	}
+	for _, p := range resp.GetPairs() {
+		if p.GetName() != resp.GetPair() && len(p.GetAddresses()) > 0 {
+			others = append(others, p)
+		}
+	}
+	return others, err
+}
+
+// Schedules returns the schedules of the home pair with names that begin with prefix, sorted by name, each with its
+// last occurrence.
 func (c *Client) Schedules(ctx context.Context, prefix string) ([]*pb.Schedule, error) {
 	resp, err := call(ctx, c.conns.Read, "list schedules", &pb.ListSchedulesRequest{Prefix: prefix}, scheduleService,
 		pb.ScheduleServiceClient.ListSchedules)

@@ -149,6 +149,48 @@ class Node:
         assert self.on_commit is not None
         return await self.on_commit(len(self.commits), context)
 
+    async def _get_queue(self, request: queue_pb2.GetQueueRequest, context: Context) -> queue_pb2.GetQueueResponse:
+        self.lookups.append(request.name)
+        if self.on_lookup is not None:
+            await self.on_lookup(request.name, context)
+        return queue_pb2.GetQueueResponse(queue=types_pb2.Queue(name=request.name))
+
+    async def _schedule(self, name: str, context: Context) -> schedule_pb2.Schedule:
+        if name not in self.schedules:
+            await abort(context, grpc.StatusCode.NOT_FOUND, "SCHEDULE_NOT_FOUND")
+        return schedule_pb2.Schedule(name=name, queue=f"{self.pair}.q")
+
+    async def _get_schedule(
+        self, request: schedule_pb2.GetScheduleRequest, context: Context
+    ) -> schedule_pb2.GetScheduleResponse:
+        return schedule_pb2.GetScheduleResponse(schedule=await self._schedule(request.name, context))
+
+    async def _delete_schedule(
+        self, request: schedule_pb2.DeleteScheduleRequest, context: Context
+    ) -> schedule_pb2.DeleteScheduleResponse:
+        await self._schedule(request.name, context)
+        self.schedules.remove(request.name)
+        return schedule_pb2.DeleteScheduleResponse()
+
+    async def _run_schedule(
+        self, request: schedule_pb2.RunScheduleRequest, context: Context
+    ) -> schedule_pb2.RunScheduleResponse:
+        await self._schedule(request.name, context)
+        return schedule_pb2.RunScheduleResponse(sequence=request.producer.sequence)
+
+    async def _pause_schedule(
+        self, request: schedule_pb2.SetSchedulePausedRequest, context: Context
+    ) -> schedule_pb2.SetSchedulePausedResponse:
+        schedule = await self._schedule(request.name, context)
+        schedule.paused = request.paused
+        return schedule_pb2.SetSchedulePausedResponse(schedule=schedule)
+
+    async def _get_fleet(self, _: fleet_pb2.GetFleetRequest, context: Context) -> fleet_pb2.GetFleetResponse:
+        if self.fleet is None:
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "FLEET_STATE")
+        assert self.fleet is not None
+        return self.fleet
+
     async def _purge(self, request: queue_pb2.PurgeQueueRequest, context: Context) -> queue_pb2.PurgeQueueResponse:
         self.purges.append(request)
         assert self.on_purge is not None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 import grpc
 import grpc.aio
 
-from lockstep_mq import _options, _rpc, errors
+from lockstep_mq import _lookup, _options, _rpc, errors
 from lockstep_mq._failure import Failure
 from lockstep_mq._fleet import Fleet, Pair, Redirects, Sequencer, queue_of
 from lockstep_mq._locator import Locator, Target
@@ -48,11 +48,11 @@ class Outcome:
     """
 
     unknown: bool = False
-    check: Callable[[Target], None] | None = None
-    """Raises InvalidRequest if the request must not be sent to the target."""
+    check: Callable[[Target | None], None] | None = None
+    """Raises InvalidRequest if the request must not be sent to the target, or to any if the target is None."""
 
-    def allow(self, op: str, target: Target) -> None:
-        """Raise an error if the request must not be sent to the target."""
+    def allow(self, op: str, target: Target | None) -> None:
+        """Raise an error if the request must not be sent to the target, or to any if the target is None."""
         if self.check is None:
             return
         try:
@@ -71,6 +71,7 @@ class Identity:
     sequencer: Sequencer | None = None
     sequence: int = 0
     lost: errors.OutcomeLost | None = None  # if set, nothing is sent
+    pinned: bool = False  # only the first pair can execute the request
 
     def __post_init__(self) -> None:
         self.outcome = Outcome()
@@ -203,6 +204,7 @@ class Caller:
     ) -> errors.LockstepError:
         """Return the error of an operation that timed out without a response of a pair, by default the home pair."""
         locator = self.locator if pair is None else pair.locator
+        self.fleet.unavailable(pair or self.fleet.home)
         redirected = last is not None and last.not_owner is not None
         known = str(last) if last is not None else locator.explain()
         if redirected and locator.target is None:
@@ -249,11 +251,13 @@ class Caller:
         again: bool = True,
         pair: Pair | None = None,
         moved: Move | None = None,
+        pinned: bool = False,
     ) -> T:
         """Execute attempts on the active node of a pair, by default the home pair, until a success or a final error.
 
         outcome is None for a read-only request. Without `again`, an unknown outcome ends the retries. After NOT_OWNER
-        and settled refusals, `moved` is called with the pair of the next attempt.
+        and settled refusals, `moved` is called with the pair of the next attempt. With `pinned`, only the given pair
+        can execute the request.
         """
         at = pair or self.fleet.home
         redirects = Redirects(self.fleet)
@@ -263,8 +267,7 @@ class Caller:
         refusals = 0
         state = outcome if outcome is not None else Outcome()
         while True:
-            target = await self._target(op, at, last, state, deadline)
-            state.allow(op, target)
+            at, target = await self._target(op, at, last, state, deadline, moved, pinned)
             metadata: _rpc.Metadata = ()
             try:
                 metadata = await at.locator.tokens.metadata()
@@ -307,29 +310,69 @@ class Caller:
             at.locator.failed(f)
             await at.locator.pause(target, max(retry.next(), f.retry_after), deadline)
 
-    async def _target(self, op: str, at: Pair, last: Failure | None, state: Outcome, deadline: float | None) -> Target:
-        try:
-            return await at.locator.wait(deadline)
-        except TimeoutError:
-            raise self.give_up(op, last, unknown=state.unknown, pair=at) from None
-        except Failure as refusal:
-            raise refusal.error(op, unknown=state.unknown) from None
-        except errors.Closed as closed:
-            if state.unknown:
-                raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
-            raise errors.Closed(f"{op}: {closed}") from None
+    async def _target(
+        self,
+        op: str,
+        at: Pair,
+        last: Failure | None,
+        state: Outcome,
+        deadline: float | None,
+        moved: Move | None,
+        pinned: bool,
+    ) -> tuple[Pair, Target]:
+        """Wait for an active node of a pair, or of the home pair, which reports the owner of the queue."""
+        while True:
+            try:
+                target = await _lookup.wait(self.fleet, at, deadline)
+            except TimeoutError:
+                raise self.give_up(op, last, unknown=state.unknown, pair=at) from None
+            except Failure as refusal:
+                raise refusal.error(op, unknown=state.unknown) from None
+            except errors.Closed as closed:
+                if state.unknown:
+                    raise errors.OutcomeUnknown(f"{op}: the client was closed during the request") from None
+                raise errors.Closed(f"{op}: {closed}") from None
+            state.allow(op, target)
+            if target is not None:
+                return at, target
+            if not pinned:
+                at = self._restart(at, state, moved)
 
-    async def read(self, op: str, fn: Attempt[T], timeout: float | None, queue: str = "") -> T:
-        """Execute a read-only call for a queue, if any."""
-        return await self.do(op, fn, deadline=self.deadline(timeout), pair=self.fleet.route(queue))
+    def _restart(self, at: Pair, state: Outcome, moved: Move | None) -> Pair:
+        """Return the pair for the next attempt of a request that was sent to a pair without an active node.
 
-    async def ask(self, op: str, method: str, request: Message, response: type[Resp], timeout: float | None) -> Resp:
-        """Execute a read-only unary call."""
+        It is the home pair, unless an earlier attempt may have been executed, or the request contains deliveries.
+        """
+        home = self.fleet.home
+        if home.locator.target is None or state.check is not None or (moved is not None and state.unknown):
+            return at
+        self.fleet.unavailable(at)
+        if moved is not None:
+            moved(home, settled=False)
+        return home
+
+    async def read(
+        self, op: str, fn: Attempt[T], timeout: float | None, queue: str = "", pair: Pair | None = None
+    ) -> T:
+        """Execute a read-only call at a pair, by default at the owner of a queue, if any."""
+        at = pair or self.fleet.route(queue)
+        return await self.do(op, fn, deadline=self.deadline(timeout), pair=at, pinned=pair is not None)
+
+    async def ask(
+        self,
+        op: str,
+        method: str,
+        request: Message,
+        response: type[Resp],
+        timeout: float | None,
+        pair: Pair | None = None,
+    ) -> Resp:
+        """Execute a read-only unary call at a pair, by default at the owner of its queue."""
 
         def send(channel: grpc.aio.Channel, metadata: _rpc.Metadata) -> Awaitable[Resp]:
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.read(op, send, timeout, queue_of(request))
+        return await self.read(op, send, timeout, queue_of(request), pair)
 
     async def decide(
         self,
@@ -352,7 +395,15 @@ class Caller:
             return self.unary(channel, method, request, response, metadata)
 
         at = pair or self.fleet.route(queue_of(request))
-        return await self.do(op, send, deadline=self.deadline(timeout), outcome=Outcome(), again=again, pair=at)
+        return await self.do(
+            op,
+            send,
+            deadline=self.deadline(timeout),
+            outcome=Outcome(),
+            again=again,
+            pair=at,
+            pinned=pair is not None,
+        )
 
     async def change(
         self,
@@ -365,19 +416,22 @@ class Caller:
         identity: Identity | None = None,
         under: Request | None = None,
         pair: Pair | None = None,
+        pinned: bool = False,
     ) -> Resp:
         """Execute a call that changes state, under a new identity or the given one.
 
         The first attempt is sent to `pair`, by default the owner of the queue, or to the pair of an earlier attempt
-        with an unknown outcome.
+        with an unknown outcome. With `pinned`, only this pair can execute the call.
 
         The request must have a field `producer`, which is set here.
         """
+        who = (identity or Identity()) if under is None else under._identity
+        who.pinned = pinned
         if under is None:
-            return await self._change(op, method, request, response, timeout, identity or Identity(), pair)
+            return await self._change(op, method, request, response, timeout, who, pair)
         raw = request.SerializeToString(deterministic=True)
         with under._made(self, op, method, raw):
-            return await self._change(op, method, request, response, timeout, under._identity, pair)
+            return await self._change(op, method, request, response, timeout, who, pair)
 
     async def _change(
         self,
@@ -423,4 +477,12 @@ class Caller:
             producer.retry = who.outcome.unknown
             return self.unary(channel, method, request, response, metadata)
 
-        return await self.do(op, send, deadline=deadline, outcome=who.outcome, pair=who.pair, moved=who.move)
+        return await self.do(
+            op,
+            send,
+            deadline=deadline,
+            outcome=who.outcome,
+            pair=who.pair,
+            moved=who.move,
+            pinned=who.pinned,
+        )

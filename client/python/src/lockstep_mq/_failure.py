@@ -29,6 +29,7 @@ class Failure(Exception):
     settled: bool = False
     hints: tuple[str, ...] = ()  # addresses of the active node and of the primary site, as reported by another node
     not_active: bool = False
+    removed: bool = False  # the pair of the node was removed from its fleet as lost
     not_owner: types_pb2.NotOwner | None = None  # the owner of the queue, as reported by another pair
     partitioned: types_pb2.QueuePartitioned | None = None  # the number of partitions, if the queue is partitioned
     submitted: int | None = None  # progress of a publish stream; None: not reported
@@ -137,6 +138,7 @@ def _read_details(f: Failure, raw: bytes) -> None:
         elif detail.Is(types_pb2.NotActive.DESCRIPTOR):
             hint = types_pb2.NotActive.FromString(detail.value)
             f.not_active, f.hints = True, (hint.active_address, *hint.primary_addresses)
+            f.removed = hint.role == "REMOVED"
         elif detail.Is(types_pb2.NotOwner.DESCRIPTOR):
             f.not_owner = types_pb2.NotOwner.FromString(detail.value)
         elif detail.Is(types_pb2.QueuePartitioned.DESCRIPTOR):

@@ -95,6 +95,23 @@ class Fleet:
         """Return the pair to which the first attempt of a request is sent."""
         return self.owner(queue) or self.home
 
+    def named(self, name: str, addresses: Iterable[str]) -> Pair | None:
+        """Return a pair that the home pair has reported; None if it has no usable address.
+
+        Raises:
+            InvalidRequest: The token must not be sent to the addresses.
+        """
+        return self._pair(self.home, types_pb2.NotOwner(pair=name, addresses=addresses)) if self.follows else None
+
+    def unavailable(self, pair: Pair) -> None:
+        """Remove the owners of a pair other than the home pair, if it has no active node.
+
+        The next request for such a queue is sent to the home pair, which reports the owner.
+        """
+        if pair is not self.home and pair.locator.target is None:
+            for queue in [queue for queue, known in self._owners.items() if known[0] is pair]:
+                del self._owners[queue]
+
     def prepared(self, xid: str) -> Pair:
         """Return the pair of a transaction that this client has prepared; by default the home pair."""
         return self._prepared.get(xid, self.home)
@@ -156,6 +173,11 @@ class Fleet:
         pair = Pair(n.pair, Locator(replace(self._options, addresses=tuple(addresses)), self._tokens))
         self._pairs.append(pair)
         return pair
+
+    @property
+    def probe_interval(self) -> float:
+        """The interval and the timeout of probes, in seconds."""
+        return self._options.probe_interval
 
     @property
     def follows(self) -> bool:

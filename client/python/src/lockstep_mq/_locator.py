@@ -53,6 +53,7 @@ class Target:
         self.term = node.report.term
         self.epoch = node.report.site.epoch
         self.lineage = node.report.site.lineage  # empty without sites
+        self.pair_id = node.report.pair_id  # empty for a standalone node
         self.lossy_epoch = node.report.site.lossy_epoch
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -128,6 +129,10 @@ class Locator:
 
     def failed(self, f: Failure) -> None:
         """Handle a failed attempt: add the nodes named in hints, and poll all nodes."""
+        if f.removed:
+            for node in self.nodes:
+                node.report.removed = node.report.removed or node.address == f.address
+            self._choose()
         if self._options.follow_hints:
             for address in f.hints:
                 self._learn_address(address)
@@ -296,7 +301,8 @@ class Locator:
     def _observe(self, node: Node, status: admin_pb2.GetStatusResponse) -> None:
         node.observed += 1
         self._answered = True
-        node.report = Report(status.role, status.pair.term, status.pair.pair_id, status.site)
+        removed = node.report.removed
+        node.report = Report(status.role, status.pair.term, status.pair.pair_id, status.site, removed)
         node.why, node.failure, node.refused, node.asking = status.reason, None, None, False
         node.names = ""
         node.pair_addresses = frozenset(n.address for n in status.pair.nodes)
@@ -312,7 +318,8 @@ class Locator:
             node.told.add(f.message)
             _log.warning("%s", f)  # a call without a timeout waits and would never report it
         node.observed += 1
-        node.report.role, node.why, node.failure, node.asking = admin_pb2.ROLE_UNSPECIFIED, "", f, again
+        node.report.role, node.report.removed = admin_pb2.ROLE_UNSPECIFIED, False
+        node.why, node.failure, node.asking = "", f, again
         node.refused = asyncio.get_running_loop().time() if f.refuses_client and not again else None
         self._choose()
         self._learn()

@@ -23,6 +23,7 @@ class Report:
     term: int = 0
     pair_id: str = ""
     site: admin_pb2.SiteInfo = field(default_factory=admin_pb2.SiteInfo)
+    removed: bool = False  # the pair was removed from its fleet: the node refuses clients until its process has ended
 
     @property
     def role_rank(self) -> int:
@@ -32,7 +33,7 @@ class Report:
     @property
     def rank(self) -> int:
         """role_rank; 0 if the pair accepts no requests of clients."""
-        return 0 if self.is_replica else self.role_rank
+        return 0 if self.is_replica or self.removed else self.role_rank
 
     @property
     def is_replica(self) -> bool:
@@ -86,6 +87,8 @@ class Pairs:
             if r.site.remote_addresses:
                 text += f"; other site: {', '.join(r.site.remote_addresses)}"
             return text
+        if r.removed:
+            return f"{address}: the pair was removed from its fleet"
         if self.epoch(r) > r.site.epoch:
             text += (
                 f", site {r.site.name} is superseded: its epoch is {r.site.epoch}, and the other site has epoch "

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lockstep_mq import _failure, _options, _rpc, _wire, errors
+from lockstep_mq import _failure, _lookup, _options, _rpc, _wire, errors
 from lockstep_mq._failure import Failure
 from lockstep_mq._fleet import Fleet, Pair, Redirects
 from lockstep_mq._locator import Target
@@ -199,7 +199,7 @@ class Pipeline:
         self._single: dict[str, int] = {}  # publishes to be sent one by one, by queue
         self._resumed: set[str] = set()  # queues with pending publishes that were refused before
         self._wake = asyncio.Event()
-        self._streams = Streams(pair.locator)
+        self._streams = Streams(producer._caller.fleet, pair)
         self._task = asyncio.create_task(self._run())
 
     def push(self, entry: Entry) -> None:
@@ -246,6 +246,9 @@ class Pipeline:
                 continue
             except errors.Closed:
                 return
+            if ended is None:
+                await self._look_up()
+                continue
             if ended.failure.reason == "SPLIT" and self._split(ended.failure.submitted):
                 continue  # the same node accepts them one by one
             if ended.again:
@@ -254,6 +257,41 @@ class Pipeline:
                 # The node rejects the stream as a whole. It is unknown which request caused it.
                 self.fail_in_flight(_refused(ended.failure), ended.failure.submitted)
             await self._streams.pause(ended)
+
+    async def _look_up(self) -> None:
+        """Look up the owners of the queues with publishes in the pipeline, while its pair has no active node."""
+        lanes = dict.fromkeys([r.lane for r in self._in_flight] + [e.lane for e in self._pending])
+        for lane in lanes:
+            owner = await _lookup.owner(self._producer._caller, self.pair, lane.queue)
+            if owner is not None and lane.at is self and not lane.held:
+                self._leave(lane, owner)
+            if self.pair.locator.target is not None:
+                return
+
+    def _leave(self, lane: Lane, owner: Pair | Failure) -> None:
+        """Send the publishes to a queue to its new owner, or to its partitions.
+
+        Requests that were sent may have been committed by this pair, so they fail: only this pair could return their
+        outcome. No stream is open.
+        """
+        unknown = [e for r in self._in_flight if r.lane is lane and r.sent for e in r.entries]
+        unsent = [e for r in self._in_flight if r.lane is lane and not r.sent for e in r.entries]
+        self._unanswered -= sum(r.count for r in self._in_flight if r.lane is lane)
+        self._in_flight = deque(r for r in self._in_flight if r.lane is not lane)
+        self._on_stream = self._frames = 0
+        for e in unsent:
+            e.taken = False
+        self.hold(lane)
+        lane.later.extendleft(reversed(unsent))
+        if isinstance(owner, Failure):
+            assert owner.partitioned is not None  # noqa: S101 # see _lookup.owner()
+            self._producer._caller.fleet.partitions.learn(owner.partitioned)
+            lane.partitions = owner.partitioned.count
+        else:
+            lane.to = owner
+        lane.redirects = lane.backoff = None
+        self._producer._release(lane)
+        self._fail(unknown, _former_owner(lane.queue, self.pair))
 
     def _open_stream(self, target: Target, metadata: _rpc.Metadata) -> _rpc.PublishCall:
         self._on_stream = self._frames = 0  # all requests in flight must be sent again
@@ -608,6 +646,13 @@ def _is_not_applied(f: Failure, r: Request) -> bool:
 def _is_divided(f: Failure, r: Request) -> bool:
     """Return whether the queue of a request is partitioned, and no attempt of the request was applied."""
     return f.partitioned is not None and _is_not_applied(f, r)
+
+
+def _former_owner(queue: str, pair: Pair) -> errors.OutcomeUnknown:
+    return errors.OutcomeUnknown(
+        f"publish to {queue}: the queue has another owner, and no node of its former owner is active; the publish was "
+        f"sent to the former owner (last: {pair.locator.explain()})"
+    )
 
 
 def _refused(f: Failure) -> MakeError:

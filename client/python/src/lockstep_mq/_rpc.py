@@ -31,6 +31,7 @@ Resp = TypeVar("Resp", bound="Message")
 QUEUE = "/lockstep.v1.QueueService/"
 ADMIN = "/lockstep.v1.AdminService/"
 SCHEDULE = "/lockstep.v1.ScheduleService/"
+FLEET = "/lockstep.v1.FleetService/"
 GET_STATUS = ADMIN + "GetStatus"
 CONNECTION = "/lockstep.v1.ConnectionService/"
 

@@ -14,7 +14,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal
 
-from lockstep_mq import _options, _rpc, errors, message
+from lockstep_mq import _lookup, _options, _rpc, errors, message
 from lockstep_mq._calls import Caller
 from lockstep_mq._failure import Failure
 from lockstep_mq._fleet import Pair, Redirects
@@ -233,7 +233,7 @@ class Consumer:
         # An era is a period without an unplanned promotion of another site and without a change of the owner. In a
         # later era, the sequence of a delivery may belong to a different message.
         self._era = 0
-        self._lineage, self._epoch = "", 0  # of the last target
+        self._lineage, self._epoch, self._pair_id = "", 0, ""  # of the last target
         self._lost = 0  # acks without an outcome that flush() has not yet reported
         self._buffer: deque[Delivery] = deque()
         # A message can be received, or the consumer has ended.
@@ -258,7 +258,7 @@ class Consumer:
         self._first = queue_pb2.ConsumeRequest()  # of the current stream
         self._pair = caller.fleet.route(queue)  # the owner of the queue, as far as known
         self._redirects = Redirects(caller.fleet)
-        self._streams = Streams(self._pair.locator)
+        self._streams = Streams(caller.fleet, self._pair)
         self._task = asyncio.create_task(self._run())
 
     async def __aenter__(self) -> Self:
@@ -385,6 +385,8 @@ class Consumer:
 
     def _ends_era(self, target: Target) -> bool:
         other = bool(target.lineage and self._lineage and target.lineage != self._lineage)
+        if not target.lineage and not self._lineage:  # both pairs of a lineage have the same messages
+            other = bool(target.pair_id and self._pair_id and target.pair_id != self._pair_id)
         return target.lossy_epoch > self._epoch or other
 
     def _check_era(self, d: Delivery, target: Target | None) -> None:
@@ -579,6 +581,15 @@ class Consumer:
                 self._streaming = False
             if self._leaving:
                 return
+            if ended is None:
+                found = await _lookup.owner(self._caller, self._pair, self.queue)
+                if isinstance(found, Failure):
+                    self._end(found.error(self._op))
+                    return
+                if found is not None:
+                    self._redirects.clear()
+                    self._move(found)
+                continue
             if ended.failure.not_owner is not None:
                 try:
                     owner, wait = self._redirects.follow(self._op, self._pair, ended.failure)
@@ -608,10 +619,10 @@ class Consumer:
         if owner is self._pair:
             return
         self._pair = owner
-        self._streams.move(owner.locator)
+        self._streams.move(owner)
         if self._attached.done():
             self._end_era()
-        self._lineage, self._epoch = "", 0
+        self._lineage, self._epoch, self._pair_id = "", 0, ""
 
     def _end(self, why: errors.LockstepError) -> None:
         if self._error is None:
@@ -641,6 +652,7 @@ class Consumer:
             self._end_era()
         if target.lineage:
             self._lineage, self._epoch = target.lineage, target.epoch
+        self._pair_id = target.pair_id or self._pair_id
 
     def _end_era(self) -> None:
         self._era += 1

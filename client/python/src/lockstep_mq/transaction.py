@@ -101,7 +101,6 @@ class Transaction:
         self._taken: list[Delivery] = []
         self._sent = Sent()
         self._identity = Identity()
-        self._identity.outcome.check = self._check
         self._ended = False
         self._xid: str | None = None  # of the last prepare(); None for commit()
         self.result: TransactionResult | None = None
@@ -257,6 +256,7 @@ class Transaction:
         """Send the operations, again if a queue has turned out to be partitioned."""
         deadline = self._caller.deadline(self._timeout if timeout is None else timeout)
         partitions = self._caller.fleet.partitions
+        self._identity.outcome.check = self._check if self._acked or self._released else None
         while True:
             if not self._identity.outcome.unknown or not self._sent.operations:
                 self._sent = self._divide()
@@ -321,7 +321,7 @@ class Transaction:
         owners = (fleet.owner(o.publish.queue) for o in self._sent.operations)
         return next((p for p in owners if p is not None), fleet.home)
 
-    def _check(self, target: Target) -> None:
+    def _check(self, target: Target | None) -> None:
         for d in self._acked + self._released:
             d.consumer._check_era(d, target)
 
