@@ -16,6 +16,7 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"unicode/utf8"
 
@@ -31,6 +32,7 @@ import (
 type Client struct {
 	conns   link.Conns
 	request *Request // may be nil
+	atHome  bool     // schedules are not searched for at other pairs
 }
 
 // New returns a Client that uses the connections of c. It needs no Close, and must not be used after c is closed.
@@ -58,6 +60,9 @@ var (
 	ErrNoJob = link.ErrNoJob
 	// ErrNoSchedule is returned when no schedule has the given name.
 	ErrNoSchedule = link.ErrNoSchedule
+	// ErrSeveralSchedules is returned when several pairs of a fleet have a schedule with the given name, and the home pair
+	// of the client has none. Use a client with the addresses of one of these pairs.
+	ErrSeveralSchedules = errors.New("several pairs have a schedule with this name")
 	// ErrNoPolicy is returned when no policy has the given pattern.
 	ErrNoPolicy = link.ErrNoPolicy
 	// ErrNoTransaction is returned when the given XID belongs neither to a prepared transaction nor to one of the last

@@ -458,8 +458,16 @@ func call[Service, Req, Resp any](
 	ctx context.Context, via func(context.Context, string, link.Target, link.Call) error, op string, req *Req,
 	service func(*grpc.ClientConn) Service,
 	method func(Service, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	return callAt(ctx, via, op, targetOf(req), req, service, method)
+}
+
+func callAt[Service, Req, Resp any](
+	ctx context.Context, via func(context.Context, string, link.Target, link.Call) error, op string, at link.Target,
+	req *Req, service func(*grpc.ClientConn) Service,
+	method func(Service, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
-	err = via(ctx, op, targetOf(req), func(ctx context.Context, cc *grpc.ClientConn) (err error) {
+	err = via(ctx, op, at, func(ctx context.Context, cc *grpc.ClientConn) (err error) {
 		resp, err = method(service(cc), ctx, req)
 		return err
 	})

@@ -40,7 +40,7 @@ type Request struct {
 
 // As returns a client that makes its calls as attempts of r. r affects only calls that change queues, subscriptions,
 // access rules, policies or schedules.
-func (c *Client) As(r *Request) *Client { return &Client{conns: c.conns, request: r} }
+func (c *Client) As(r *Request) *Client { return &Client{conns: c.conns, request: r, atHome: c.atHome} }
 
 func (r *Request) begin(c *Client, op string, req proto.Message) error {
 	if r.identity == nil {
@@ -77,6 +77,16 @@ func changeBy[Req any, Resp any, Service any, R interface {
 }](
 	ctx context.Context, c *Client, op string, req R, service func(*grpc.ClientConn) Service,
 	method func(Service, context.Context, R, ...grpc.CallOption) (*Resp, error),
+) (*Resp, error) {
+	return changeAt(ctx, c, op, targetOf(req), req, service, method)
+}
+
+func changeAt[Req any, Resp any, Service any, R interface {
+	*Req
+	proto.Message
+}](
+	ctx context.Context, c *Client, op string, at link.Target, req R, service func(*grpc.ClientConn) Service,
+	method func(Service, context.Context, R, ...grpc.CallOption) (*Resp, error),
 ) (resp *Resp, err error) {
 	r := c.request
 	if r == nil {
@@ -91,7 +101,7 @@ func changeBy[Req any, Resp any, Service any, R interface {
 		resp, err = method(service(cc), ctx, attempt)
 		return err
 	}
-	err = c.conns.Change(ctx, op, targetOf(req), r.identity, call)
+	err = c.conns.Change(ctx, op, at, r.identity, call)
 	r.done = err == nil
 	return resp, err
 }

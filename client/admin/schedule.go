@@ -4,9 +4,15 @@ package admin
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"strings"
 
 	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
 
+	"github.com/lockstep-mq/lockstep/client"
+	"github.com/lockstep-mq/lockstep/client/internal/link"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -23,32 +29,41 @@ func (c *Client) PutSchedule(ctx context.Context, s *pb.Schedule) (*pb.Schedule,
 	return resp.GetSchedule(), err
 }
 
-// DeleteSchedule deletes a schedule and its history. Published messages are not deleted. Errors: [ErrNoSchedule].
+// DeleteSchedule deletes a schedule and its history. Published messages are not deleted. Errors: those of
+// [Client.Schedule].
 func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
-	_, err := changeBy(ctx, c, "delete schedule "+name, &pb.DeleteScheduleRequest{Name: name}, scheduleService,
+	_, err := changeSchedule(ctx, c, name, "delete schedule "+name, &pb.DeleteScheduleRequest{Name: name},
 		pb.ScheduleServiceClient.DeleteSchedule)
 	return err
 }
 
-// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. Errors:
-// [ErrNoSchedule].
+// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. Errors: those of
+// [Client.Schedule].
 func (c *Client) SetSchedulePaused(ctx context.Context, name string, paused bool) (*pb.Schedule, error) {
-	resp, err := changeBy(ctx, c, "pause or resume schedule "+name,
-		&pb.SetSchedulePausedRequest{Name: name, Paused: paused}, scheduleService,
-		pb.ScheduleServiceClient.SetSchedulePaused)
+	resp, err := changeSchedule(ctx, c, name, "pause or resume schedule "+name,
+		&pb.SetSchedulePausedRequest{Name: name, Paused: paused}, pb.ScheduleServiceClient.SetSchedulePaused)
 	return resp.GetSchedule(), err
 }
 
-// RunSchedule publishes the message of a schedule now, and does not change its next occurrence. Errors:
-// [ErrNoSchedule], and those of a publish.
+// RunSchedule publishes the message of a schedule now, and does not change its next occurrence. Errors: those of
+// [Client.Schedule], and those of a publish.
 func (c *Client) RunSchedule(ctx context.Context, name string) (*pb.RunScheduleResponse, error) {
-	return changeBy(ctx, c, "run schedule "+name, &pb.RunScheduleRequest{Name: name}, scheduleService,
+	return changeSchedule(ctx, c, name, "run schedule "+name, &pb.RunScheduleRequest{Name: name},
 		pb.ScheduleServiceClient.RunSchedule)
 }
 
-// Schedule returns a schedule with its last occurrences. Errors: [ErrNoSchedule].
+// Schedule returns a schedule with its last occurrences. In a fleet, it is the schedule of the home pair of the client,
+// or else of the only other pair that has a schedule with this name. To find it there, the client needs the right
+// operate at the home pair. Errors: [ErrNoSchedule]; [ErrSeveralSchedules]; an error of another pair.
 func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error) {
-	resp, err := call(ctx, c.conns.Read, "schedule "+name, &pb.GetScheduleRequest{Name: name}, scheduleService,
+	return bySchedule(ctx, c, name, func(at link.Target) (*pb.Schedule, error) { return c.schedule(ctx, name, at) })
+}
+
+// AtHome returns a client that finds schedules only at the home pair.
+func (c *Client) AtHome() *Client { return &Client{conns: c.conns, request: c.request, atHome: true} }
+
+func (c *Client) schedule(ctx context.Context, name string, at link.Target) (*pb.Schedule, error) {
+	resp, err := callAt(ctx, c.conns.Read, "schedule "+name, at, &pb.GetScheduleRequest{Name: name}, scheduleService,
 		pb.ScheduleServiceClient.GetSchedule)
 	return resp.GetSchedule(), err
 }

@@ -456,7 +456,7 @@ func (s *step) do(ctx context.Context, c *client.Client) (err error) {
 	case createSchedule, alterSchedule:
 		_, err = admin.New(c).PutSchedule(ctx, s.schedule)
 	case deleteSchedule:
-		err = admin.New(c).DeleteSchedule(ctx, s.Schedule)
+		err = admin.New(c).AtHome().DeleteSchedule(ctx, s.Schedule)
 	case createSubscription:
 		_, _, err = admin.New(c).CreateSubscription(ctx, s.Queue, s.Subscription, s.sub.options())
 	case alterSubscription:

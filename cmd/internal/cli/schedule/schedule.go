@@ -252,7 +252,7 @@ first, each with the sequence of the published message or the reason for the fai
 		Example: "  lockstep schedule show nightly\n  lockstep schedule show nightly --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+			return withSchedule(cmd.Context(), env, func(ctx context.Context, a *admin.Client) error {
 				s, err := a.Schedule(ctx, args[0])
 				if err != nil {
 					return err
@@ -303,7 +303,7 @@ change. The command returns when the message is stored, and fails if the queue r
 		Example: "  lockstep schedule run nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+			return withSchedule(cmd.Context(), env, func(ctx context.Context, a *admin.Client) error {
 				r, err := a.RunSchedule(ctx, args[0])
 				if err != nil {
 					return err
@@ -322,7 +322,7 @@ func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 		Example: "  lockstep schedule pause nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+			return withSchedule(cmd.Context(), env, func(ctx context.Context, a *admin.Client) error {
 				s, err := a.SetSchedulePaused(ctx, args[0], paused)
 				if err != nil {
 					return err
@@ -345,7 +345,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 		Example: "  lockstep schedule delete nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			return withSchedule(cmd.Context(), env, args[0], func(ctx context.Context, a *admin.Client) error {
+			return withSchedule(cmd.Context(), env, func(ctx context.Context, a *admin.Client) error {
 				if err := a.DeleteSchedule(ctx, args[0]); err != nil {
 					return err
 				}
