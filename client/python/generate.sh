@@ -17,7 +17,7 @@ fi
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 protos=(lockstep/v1/types.proto lockstep/v1/errors.proto lockstep/v1/queue.proto lockstep/v1/admin.proto lockstep/v1/maintenance.proto
-  lockstep/v1/connection.proto lockstep/v1/schedule.proto lockstep/v1/site.proto)
+  lockstep/v1/connection.proto lockstep/v1/schedule.proto lockstep/v1/site.proto lockstep/v1/fleet.proto)
 "$python" -m grpc_tools.protoc -I ../../proto --python_out="$scratch" --pyi_out="$scratch" "${protos[@]}"
 
 # Inside the package, so that the generated modules do not collide with others named lockstep.

@@ -13,7 +13,7 @@ import grpc.aio
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.rpc import error_details_pb2, status_pb2
 
-from lockstep_mq._proto import admin_pb2, queue_pb2, site_pb2, types_pb2
+from lockstep_mq._proto import admin_pb2, fleet_pb2, queue_pb2, schedule_pb2, site_pb2, types_pb2
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Requests = AsyncIterator[queue_pb2.PublishStreamRequest]
@@ -36,14 +36,23 @@ class Node:
         self.decided: list[str] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
+        self.lookups: list[str] = []  # names of the queues
+        self.on_lookup: Callable[[str, Context], Awaitable[None]] | None = None
+        self.schedules: set[str] = set()  # names
+        self.fleet: fleet_pb2.GetFleetResponse | None = None
         self.replays = 0
         self.on_commit: Callable[[int, Context], Awaitable[queue_pb2.CommitResponse]] | None = None
         self.tokens: list[str] = []
         self.accepts_token: Callable[[str], bool] = lambda _: True
         self._changed = asyncio.Event()
-        self._server = grpc.aio.server()
 
     async def __aenter__(self) -> Node:
+        await self.start()
+        return self
+
+    async def start(self) -> None:
+        """Start the node; after stop(), at its former address."""
+
         def unary(fn: Any, request: Any) -> Any:
             return grpc.unary_unary_rpc_method_handler(fn, request.FromString, _serialize)
 
@@ -63,23 +72,39 @@ class Node:
             "Commit": unary(self._commit, queue_pb2.CommitRequest),
             "Prepare": unary(self._prepare, queue_pb2.PrepareRequest),
             "CommitPrepared": unary(self._commit_prepared, queue_pb2.CommitPreparedRequest),
+            "GetQueue": unary(self._get_queue, queue_pb2.GetQueueRequest),
             "PurgeQueue": unary(self._purge, queue_pb2.PurgeQueueRequest),
             "ReplayDeadLetters": unary(self._replay, queue_pb2.ReplayDeadLettersRequest),
         }
+        schedule = {
+            "GetSchedule": unary(self._get_schedule, schedule_pb2.GetScheduleRequest),
+            "DeleteSchedule": unary(self._delete_schedule, schedule_pb2.DeleteScheduleRequest),
+            "RunSchedule": unary(self._run_schedule, schedule_pb2.RunScheduleRequest),
+            "SetSchedulePaused": unary(self._pause_schedule, schedule_pb2.SetSchedulePausedRequest),
+        }
+        self._server = grpc.aio.server()
         self._server.add_generic_rpc_handlers(
             (
                 grpc.method_handlers_generic_handler("lockstep.v1.AdminService", admin),
                 grpc.method_handlers_generic_handler("lockstep.v1.QueueService", queue),
+                grpc.method_handlers_generic_handler("lockstep.v1.ScheduleService", schedule),
+                grpc.method_handlers_generic_handler(
+                    "lockstep.v1.FleetService", {"GetFleet": unary(self._get_fleet, fleet_pb2.GetFleetRequest)}
+                ),
             )
         )
-        self.address = f"127.0.0.1:{self._server.add_insecure_port('127.0.0.1:0')}"
+        port = self._server.add_insecure_port(self.address or "127.0.0.1:0")
+        self.address = f"127.0.0.1:{port}"
         await self._server.start()
-        return self
+
+    async def stop(self) -> None:
+        """Stop the node."""
+        await self._server.stop(0)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, err: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._server.stop(0)
+        await self.stop()
 
     def set_role(self, role: admin_pb2.Role, term: int) -> None:
         self.role, self.term = role, term
