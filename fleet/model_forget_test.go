@@ -85,7 +85,7 @@ func (m *model) reclaim(mv *modelMove) {
 	m.log("reclaim %s by %s/%d, epoch %d: %d %v", mv.queue, mv.from.name, n.term, mv.epoch, epoch, err)
 	var conflict *ConflictError
 	taken := errors.As(err, &conflict)
-	if n.dead || err != nil && !taken {
+	if n.dead || err != nil && (!taken || !m.settled) { // the source keeps its copy until the operator decides
 		return
 	}
 	m.later(n, func() {

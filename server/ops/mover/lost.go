@@ -67,9 +67,8 @@ func (w *worker) recordLost(epoch uint64, err error) (changed bool) {
 }
 
 // endLostMove removes the fence of a move to a pair that was removed from the fleet (INV-28). First, it assigns the
-// queues to this pair, so that no other pair creates queues with these names. If another pair has them already, the
-// target had taken the queues, and they were lost with it or moved on: then the copy of this pair is deleted, as after
-// any other move.
+// queues to this pair, so that no other pair creates queues with these names. While another pair owns one of the names,
+// it returns a *fleet.ConflictError: this pair cannot serve the queues, and its copy may be the only one.
 func (w *worker) endLostMove(ctx context.Context, move *queue.Move, addresses []string) error {
 	if err := w.checkStopped(ctx, move, addresses); err != nil {
 		return err
@@ -81,14 +80,6 @@ func (w *worker) endLostMove(ctx context.Context, move *queue.Move, addresses []
 	slices.Sort(m.Queues)
 	fields := []zap.Field{zap.Uint64("epoch", m.Epoch), zap.String("to", m.To), zap.Strings("queues", m.Queues)}
 	epoch, err := w.d.Reclaim(ctx, m)
-	if conflict, is := errors.AsType[*fleet.ConflictError](err); is {
-		if err := commit(ctx, w.p, func(b *txn.Builder) { b.DropMoved(m.Epoch) }); err != nil {
-			return err
-		}
-		w.log.Error("fenced queues deleted: their move ended at a pair that was removed, and other pairs own their names",
-			append(fields, zap.Error(conflict))...)
-		return nil
-	}
 	if err != nil {
 		return fmt.Errorf("fleet: %w", err)
 	}

@@ -103,10 +103,12 @@ func TestLostTargetResponds(t *testing.T) {
 	})
 }
 
-// If a third pair owns a queue of the move, the source deletes its copy.
-func TestLostTargetMovedQueue(t *testing.T) {
+// While a third pair owns a name of the move, the source keeps its fenced copy. It serves the queue again after the
+// queue of the third pair was deleted.
+func TestLostTargetNameInUse(t *testing.T) {
 	simulate(t, func(w *world) {
 		w.fill("q", 10, txn.Config{})
+		before := w.a.messages("q")
 		w.loseAt("drop")
 		c := w.newPair("c", "127.0.0.4")
 		defer c.stop()
@@ -114,11 +116,17 @@ func TestLostTargetMovedQueue(t *testing.T) {
 		require.NoError(t, err)
 		require.NoError(t, c.dir.FinishMove(w.t.Context(), m))
 		w.remove()
-		for began := time.Now(); len(query.Moves(w.a.store)) > 0; w.wait(latency) {
-			require.Less(t, time.Since(began), bound)
-		}
-		_, exists := query.OwnershipEpoch(w.a.store, "q")
-		require.False(t, exists)
+		w.a.m.Stats()
+		w.wait(FencedAfter)
+		w.a.m.Stats()
+		w.wait(FencedAfter)
+		require.Len(t, w.a.m.Stats().Fenced, 1)
+		require.False(t, w.a.owns("q"))
+		require.Equal(t, before, w.a.messages("q"))
+		require.NoError(t, c.dir.Release(w.t.Context(), "q", m.Epoch))
+		w.awaitOwner(true)
+		require.Empty(t, w.a.m.Stats().Fenced)
+		require.Equal(t, before, w.a.messages("q"))
 	})
 }
 
