@@ -70,6 +70,10 @@ func TestMeasurements(t *testing.T) {
 		require.Equal(t, "tcp", lines[len(lines)-1]["phase"])
 		require.Positive(t, lines[len(lines)-1]["ratio"])
 	}
+	lines = c.Lines("amqp", "--duration", "100ms", "--rounds", "2", "--publishers", "8", "--sync", "off")
+	require.Len(t, lines, 2*2*2+4)
+	require.Equal(t, "consume amqp", lines[11]["phase"])
+	require.Positive(t, lines[11]["ratio"])
 	lines = c.Lines("mixed", "--standalone", "--producers", "6", "--consumers", "8", "--queues", "3",
 		"--backlog", "300", "--duration", "200ms")
 	require.Len(t, lines, 4)

@@ -37,7 +37,7 @@ func Root(env *cli.Env) *cobra.Command {
 	root.AddCommand(benchcli.Commands(env)...)
 	root.AddCommand(
 		maintenanceCommand(env), moveCommand(env), fleetCommand(env), fanoutCommand(env), expireCommand(env),
-		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env),
+		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env), amqpCommand(env),
 		mixedCommand(env), searchCommand(env), settingsCommand(env), compareCommand(env), allCommand(env),
 	)
 	// Benchmarks start this program again as a node or as a witness.
