@@ -466,8 +466,11 @@ func (s *consumer) answer(state wire.DeliveryState, sequences []uint64) (list *r
 	case *wire.Rejected:
 		list = &s.answers.reject
 	case *wire.Modified:
-		if list = &s.answers.nack; state.UndeliverableHere {
+		switch {
+		case state.UndeliverableHere:
 			list = &s.answers.reject
+		case state.DeliveryFailed:
+			list = &s.answers.nack
 		}
 	}
 	for _, sequence := range sequences {
