@@ -16,8 +16,8 @@ type Site struct {
 	Remote    []string `key:"remote" usage:"addresses of the nodes of the other site, host:port, comma-separated or a list; if empty, the pair has no other site"`
 	TokenFile string   `key:"token-file" usage:"file with secrets shared by both sites, one per line: the first is sent to the other site, all are accepted from it"`
 	CA        string   `key:"ca" usage:"CA file for the certificates of the other site; enables TLS for connections to it. Default: tls.ca"`
-	KeepBytes Size     `key:"keep-bytes" range:"0 to 1024TiB" usage:"log retained for a replica at the other site that is away or slow, if more than wal.keep-bytes; 0: only wal.keep-bytes. Equal on both nodes, at both sites"`
-	MaxLag    Duration `key:"max-lag" range:"0, or 1s to 24h" run:"pair" usage:"age of the oldest transaction that the replica at the other site lacks, above which writes wait for up to 5s, and are then refused; 0: no limit. While the replica is away, writes are refused after this time"`
+	KeepBytes Size     `key:"keep-bytes" range:"0 to 1024TiB" usage:"log retained for a replica at the other site that is disconnected or slow, if more than wal.keep-bytes; 0: only wal.keep-bytes. Equal on both nodes, at both sites"`
+	MaxLag    Duration `key:"max-lag" range:"0, or 1s to 24h" run:"pair" usage:"age of the oldest transaction that the replica at the other site lacks, above which writes wait for up to 5s, and are then refused; 0: no limit. While the replica is disconnected, writes are refused after this time"`
 }
 
 const maxSiteName = 64

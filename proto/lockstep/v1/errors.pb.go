@@ -272,7 +272,8 @@ const (
 	ErrorReason_ERROR_REASON_NO_DEAD_LETTER ErrorReason = 192
 	// `dead_letter` of a queue or subscription leads back to the queue itself.
 	ErrorReason_ERROR_REASON_DEAD_LETTER_CYCLE ErrorReason = 69
-	// The target of a forward has forwards itself, or two forwards have the same target.
+	// The target of a forward has forwards, the queue is itself the target of a forward, or two forwards have the same
+	// target.
 	ErrorReason_ERROR_REASON_FORWARD_CHAIN ErrorReason = 79
 	// `priorities` can be set only at creation. Create another queue.
 	ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE ErrorReason = 188

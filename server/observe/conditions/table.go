@@ -203,14 +203,14 @@ func ofTheCoordinator() []Definition {
 		{
 			Kind: VoterBehind, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
 			Cause: "One of the three voters lags behind, or its disk does not respond. If another voter is lost, " +
-				"role changes wait for it.",
+				"role changes wait for this voter.",
 			Action: "Check the disk and the network of that voter. If it does not catch up, replace it with " +
 				"`lockstep pair replace`.",
 		},
 		{
 			Kind: VoterRolledBack, Severity: Critical, Scope: OfPair,
 			Cause: "The disk of a voter was restored to an older state: votes or records that the voter had " +
-				"confirmed are missing. It no longer takes part.",
+				"confirmed are missing. The voter no longer participates.",
 			Action: "Stop the voter, move its directory away, start it and run `lockstep pair replace`. On a " +
 				"node, the directory is `coordinator.raft.dir`, by default `raft` in the data directory; do not move " +
 				"the store.",
@@ -324,7 +324,7 @@ func ofFleets() []Definition {
 		},
 		{
 			Kind: FleetDirectoryLost, Severity: Critical, Scope: OfPair, After: settle,
-			Cause: "The directory of the fleet was lost, restored from an older copy, or contains malformed values, or it " +
+			Cause: "The directory of the fleet was lost, was restored from an older copy, contains malformed values, or " +
 				"lacks this pair. No queue can be created.",
 			Action: "Check that the nodes use the correct etcd and `fleet.prefix`. Then run `lockstep fleet rebuild`, which " +
 				"writes the directory from the logs of all pairs.",
@@ -472,7 +472,7 @@ func ofTheContent() []Definition {
 		{
 			Kind: CorruptPageFile, Severity: Critical, Scope: OfNode,
 			Cause: "The page file of this node is corrupt and can only be repaired with a copy of the other " +
-				"node's store. Until then it is read-only.",
+				"node's store. Until the repair, the page file is read-only.",
 			Action: "Bring the other node into sync; the store is then replaced automatically. Check the disk.",
 		},
 		{
