@@ -298,7 +298,7 @@ func ofSites() []Definition {
 		{
 			Kind: SupersededBySite, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "The other site was promoted, and this site cannot become its replica: it has transactions that the new " +
-				"primary lacks, or it cannot commit the change. It accepts no writes once it has stopped.",
+				"primary lacks, or it cannot commit the change. This site accepts no writes once it has stopped.",
 			Action: "The details contain the error. Transactions that the new primary lacks were saved to a file on the " +
 				"active node of this site: show them with `lockstep store dump-log`. Then set up this site again: stop " +
 				"both nodes, run `lockstep site seed` into an empty data directory of one node, and start it.",
@@ -488,8 +488,8 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: PreparedOld, Severity: Warning, Scope: OfPair,
-			Cause: "A transaction was prepared more than an hour ago, and its coordinator has not decided it. It " +
-				"reserves messages and queue space.",
+			Cause: "A transaction was prepared more than an hour ago, and its coordinator has not decided it. " +
+				"The transaction reserves messages and queue space.",
 			Action: "Start the transaction coordinator again: it recovers pending decisions. If it is permanently " +
 				"lost, determine the decision of the other participants and apply it with `lockstep txn commit` or " +
 				"`lockstep txn rollback`; `lockstep txn list` lists all prepared transactions.",
