@@ -22,11 +22,11 @@ func (d *Directory) SetState(ctx context.Context, pair string, state State) erro
 	}
 	return d.changeMember(ctx, pair, func(m *Member) error {
 		switch m.State {
-		case stateJoining:
+		case StateJoining:
 			return fmt.Errorf("%w: pair %s has not finished joining", ErrNotMember, pair)
-		case stateForgotten:
+		case StateForgotten:
 			return fmt.Errorf("%w: pair %s", ErrForgotten, pair)
-		case StateOpen, StateDraining, stateLeaving:
+		case StateOpen, StateDraining, StateLeaving:
 		}
 		m.State = state
 		return nil
@@ -41,7 +41,7 @@ func (d *Directory) UpdateMember(ctx context.Context, m Member) error {
 		if old.ID != d.opts.PairID {
 			return fmt.Errorf("%w: pair %s has the ID %s", ErrPairExists, old.Name, old.ID)
 		}
-		if old.State == stateLeaving {
+		if old.State == StateLeaving {
 			return fmt.Errorf("%w: pair %s has not finished leaving", ErrNotMember, old.Name)
 		}
 		old.Addresses, old.Labels, old.CapacityBytes = m.Addresses, m.Labels, m.CapacityBytes

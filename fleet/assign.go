@@ -133,7 +133,7 @@ func (d *Directory) claim(
 	switch {
 	case err != nil:
 		return Owner{}, false, &ValueError{string(pair[0].Key), err}
-	case m.State == stateLeaving, m.State == stateForgotten:
+	case m.State == StateLeaving, m.State == StateForgotten:
 		return Owner{}, false, fmt.Errorf("%w: pair %s is %s", ErrNoPair, m.Name, m.State)
 	}
 	cmps := append(d.sameHead(h), same(string(pair[0].Key), string(pair[0].Value)), same(key, e.raw))
@@ -219,7 +219,7 @@ func (d *Directory) pairOfGroup(group placedGroup, pairs []candidate) (string, e
 	for _, p := range pairs {
 		switch {
 		case p.Name != placed:
-		case p.State == stateLeaving, p.State == stateForgotten:
+		case p.State == StateLeaving, p.State == StateForgotten:
 			return "", fmt.Errorf("%w: pair %s of group %q is %s", ErrNoPair, placed, group.name, p.State)
 		default:
 			return placed, nil

@@ -140,11 +140,11 @@ func (f *forget) mark(ctx context.Context) (done bool, _ error) {
 	if err != nil {
 		return false, &ValueError{f.key, err}
 	}
-	if m.State == stateForgotten {
+	if m.State == StateForgotten {
 		return true, nil
 	}
 	cmps := append(f.guard(h), same(f.d.prefix+keyCounter, h.rawCtr)) // no move begins in the meantime
-	m.State = stateForgotten
+	m.State = StateForgotten
 	f.raw = encode(m)
 	result, err := f.d.txn(ctx, cmps, clientv3.OpPut(f.key, f.raw), clientv3.OpPut(f.d.key(dirForgotten, m.ID),
 		encode(forgottenValue{f.pair, max(h.counter, f.d.known().maxEpoch(h.fleet)), m.Addresses})))
@@ -256,7 +256,7 @@ func (d *Directory) IsForgotten(pair string) bool {
 		return false
 	}
 	if m, registered := d.copy.pairs[pair]; registered {
-		return m.State == stateForgotten
+		return m.State == StateForgotten
 	}
 	for _, v := range d.copy.forgotten {
 		if v.Pair == pair {

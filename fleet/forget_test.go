@@ -144,7 +144,7 @@ func TestForgetDuringMoves(t *testing.T) {
 	require.Equal(t, Forgotten{
 		Queues: 1, Moves: []uint64{to1.Epoch, to2.Epoch}, Waiting: []uint64{taken.Epoch, canceled.Epoch},
 	}, forgotten)
-	require.Equal(t, stateForgotten, stateOf(t, w.client, "b"))
+	require.Equal(t, StateForgotten, stateOf(t, w.client, "b"))
 	require.Equal(t, "b", w.entry("b.taken").Pair)
 	require.Equal(t, "a", w.entry("a.1").Pair)
 	w.c.loadCopy(t)

@@ -23,7 +23,7 @@ import (
 // error that wraps ErrPairExists if another pair has the same name, or if this pair is registered under another name.
 // If Join fails for another reason, the pair may be registered in part; Join can be called again.
 func (d *Directory) Join(ctx context.Context, m Member, queues Queues) (fleetID string, _ Report, _ error) {
-	m.Name, m.ID, m.State = d.opts.Pair, d.opts.PairID, stateJoining
+	m.Name, m.ID, m.State = d.opts.Pair, d.opts.PairID, StateJoining
 	if err := checkMember(m); err != nil {
 		return "", Report{}, err
 	}
@@ -41,7 +41,7 @@ func (d *Directory) Join(ctx context.Context, m Member, queues Queues) (fleetID 
 		return "", Report{}, fmt.Errorf("join the fleet: %w", err)
 	}
 	report, err := d.assignExisting(ctx, ok, m, queues)
-	if err == nil && m.State == stateJoining {
+	if err == nil && m.State == StateJoining {
 		err = d.open(ctx, ok, m)
 	}
 	if err != nil {
@@ -146,7 +146,7 @@ func (d *Directory) register(ctx context.Context, ok usable, m Member) (written 
 			case name != m.Name && other.ID == m.ID:
 				return false, fmt.Errorf("%w: this pair is registered as %s", ErrPairExists, name)
 			case name == m.Name:
-				if old = string(kv.Value); other.State != stateLeaving {
+				if old = string(kv.Value); other.State != StateLeaving {
 					written.State = other.State
 				}
 			}
@@ -198,7 +198,7 @@ func (d *Directory) assignExisting(ctx context.Context, ok usable, m Member, que
 		return report, nil
 	}
 	err = &ConflictError{report.Conflicts}
-	if m.State == stateJoining {
+	if m.State == StateJoining {
 		err = errors.Join(err, d.unregister(ctx, ok, m, guard))
 	}
 	return Report{}, err

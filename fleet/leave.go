@@ -18,10 +18,10 @@ import (
 // the end of the membership in the log (txn.FleetLeave), in the same term.
 //
 // queues is called at most twice. As for Rebuild, it must wait for creations in progress before it lists the queues.
-// Before the second call, assignments to this pair stop. If queues lists any queue while another pair is registered, the
-// error wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign, and ErrPairExists
-// if another pair has the same name. If etcd does not respond, Leave may have been executed in part. In this case, no
-// queues are assigned to the pair until Leave is called again, or SetState or Join ends the attempt.
+// Before the second call, assignments to this pair stop. If queues lists any queue while another pair is registered,
+// the error wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign, and
+// ErrPairExists if another pair has the same name. If etcd does not respond, Leave may have been executed in part. In
+// this case, no queues are assigned to the pair until Leave is called again, or SetState or Join ends the attempt.
 //
 // A pair cannot leave during a move from or to it: the error wraps ErrMoving.
 //
@@ -188,7 +188,7 @@ func (l *leave) begin(ctx context.Context, owns bool) (done bool, _ error) {
 	case other == "" && !h.fleet.Rebuilding:
 		l.left, err = l.removeAll(ctx, h, own)
 		return l.left, err
-	case own.State != stateLeaving:
+	case own.State != StateLeaving:
 		l.previous = own.State
 	case l.previous == "": // the state is that of an earlier call
 		l.previous = StateDraining
@@ -205,7 +205,7 @@ func (l *leave) begin(ctx context.Context, owns bool) (done bool, _ error) {
 // mark writes the state leaving.
 func (l *leave) mark(ctx context.Context, h head, own registration) (done bool, _ error) {
 	key := l.d.key(dirPairs, l.d.opts.Pair)
-	l.marked.State = stateLeaving
+	l.marked.State = StateLeaving
 	l.marked.raw = encode(l.marked.Member)
 	resp, err := l.d.txn(ctx, append(l.d.sameFleet(h), own.same(key)...), clientv3.OpPut(key, l.marked.raw))
 	if err != nil || !resp.Succeeded {
@@ -298,7 +298,7 @@ func (l *leave) finish(ctx context.Context) (done bool, _ error) {
 
 // cancel restores the state of the registration, unless it was changed.
 func (l *leave) cancel(ctx context.Context) error {
-	if l.marked.State != stateLeaving {
+	if l.marked.State != StateLeaving {
 		return nil
 	}
 	restored := l.marked.Member

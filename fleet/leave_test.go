@@ -142,7 +142,7 @@ func TestLeaveWhileQueuesAreCreated(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, a.SetState(t.Context(), "a", StateDraining))
 	err = a.Leave(t.Context(), a.second(func() {
-		require.Equal(t, stateLeaving, stateOf(t, client, "a"))
+		require.Equal(t, StateLeaving, stateOf(t, client, "a"))
 		require.ErrorIs(t, a.UpdateMember(t.Context(), a.member()), ErrNotMember)
 		_, err := a.Assign(t.Context(), "a{g}unclaimed", "") // the entry exists
 		require.ErrorIs(t, err, ErrNoPair)
@@ -171,7 +171,7 @@ func TestLeaveEnded(t *testing.T) {
 
 	mark := func() { // the state after a crash
 		m := a.member()
-		m.ID, m.State = "id-a", stateLeaving
+		m.ID, m.State = "id-a", StateLeaving
 		_, err := client.Put(t.Context(), "/test/pairs/a", encode(m))
 		require.NoError(t, err)
 	}
@@ -195,7 +195,7 @@ func TestLeaveOfTwoPairs(t *testing.T) {
 	p := pairs(t, client, "a", "b")
 	require.NoError(t, p[0].Leave(t.Context(), p[0].second(func() {
 		require.NoError(t, p[1].Leave(t.Context(), p[1].list))
-		require.Equal(t, stateLeaving, stateOf(t, client, "a"))
+		require.Equal(t, StateLeaving, stateOf(t, client, "a"))
 	})))
 	require.Empty(t, keys(t, client))
 }
@@ -356,7 +356,7 @@ func TestLeaveEndedAtAnyTime(t *testing.T) {
 			created++
 			if again {
 				value := m.member()
-				value.ID, value.State = "id-m", stateLeaving
+				value.ID, value.State = "id-m", StateLeaving
 				_, err := client.Put(t.Context(), "/test/pairs/m", encode(value))
 				require.NoError(t, err)
 			}
@@ -388,7 +388,7 @@ func TestLeaveDuringClaim(t *testing.T) {
 	a := p[0].hooked(t, client, func(txn clientv3.Txn) (*clientv3.TxnResponse, error) {
 		if n++; n == 2 { // after the entry was read
 			m := p[0].member()
-			m.ID, m.State = "id-a", stateLeaving
+			m.ID, m.State = "id-a", StateLeaving
 			_, err := client.Put(t.Context(), "/test/pairs/a", encode(m))
 			require.NoError(t, err)
 		}

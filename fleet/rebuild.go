@@ -198,7 +198,7 @@ func (d *Directory) missing(resp *clientv3.TxnResponse, number string, pairs []s
 	for _, kv := range resp.Responses[3].GetResponseRange().Kvs {
 		name := strings.TrimPrefix(string(kv.Key), d.prefix+dirPairs)
 		other, err := decodeMember(name, kv.Value)
-		if err != nil || other.State != stateJoining && other.State != stateForgotten {
+		if err != nil || other.State != StateJoining && other.State != StateForgotten {
 			missing[name] = true
 		}
 	}

@@ -128,7 +128,7 @@ func (d *Directory) removalOf(m Move, registered, forgotten []*mvccpb.KeyValue) 
 		if err != nil {
 			return c, &ValueError{string(registered[0].Key), err}
 		}
-		named = other.State != stateForgotten
+		named = other.State != StateForgotten
 	}
 	for _, kv := range forgotten {
 		v, err := decodeForgotten(kv.Value)

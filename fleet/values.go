@@ -31,10 +31,10 @@ type State string
 const (
 	StateOpen     State = "open"
 	StateDraining State = "draining"
-	stateJoining  State = "joining" // Join has not finished
-	stateLeaving  State = "leaving" // Leave has not finished; no queues are assigned to the pair
-	// stateForgotten: Forget has not finished, because moves from the pair have not ended.
-	stateForgotten State = "forgotten"
+	StateJoining  State = "joining" // Join has not finished
+	StateLeaving  State = "leaving" // Leave has not finished; no queues are assigned to the pair
+	// StateForgotten: Forget has not finished, because moves from the pair have not ended.
+	StateForgotten State = "forgotten"
 )
 
 // Member is a pair of the fleet.
@@ -200,7 +200,7 @@ func checkMember(m Member) error {
 		return fmt.Errorf("%w: pair ID of %d bytes, must have 1 to %d", ErrInvalid, len(m.ID), maxPairBytes)
 	}
 	switch m.State {
-	case StateOpen, StateDraining, stateJoining, stateLeaving, stateForgotten:
+	case StateOpen, StateDraining, StateJoining, StateLeaving, StateForgotten:
 	default:
 		return fmt.Errorf("%w: state %.40q of pair %s", ErrInvalid, m.State, m.Name)
 	}

@@ -178,9 +178,12 @@ const (
 	PairState_PAIR_STATE_OPEN PairState = 1
 	// No new queues are created on the pair, except queues of placement groups that the pair has.
 	PairState_PAIR_STATE_DRAINING PairState = 2
-	// The pair has not finished joining or leaving the fleet, or ForgetPair has not finished removing it. No new queues
-	// are created on it.
+	// The pair has not finished joining the fleet. No new queues are created on it.
 	PairState_PAIR_STATE_JOINING PairState = 3
+	// The pair has not finished leaving the fleet. No new queues are created on it.
+	PairState_PAIR_STATE_LEAVING PairState = 4
+	// ForgetPair has not finished removing the pair, because moves from the pair have not ended.
+	PairState_PAIR_STATE_FORGOTTEN PairState = 5
 )
 
 // Enum value maps for PairState.
@@ -190,12 +193,16 @@ var (
 		1: "PAIR_STATE_OPEN",
 		2: "PAIR_STATE_DRAINING",
 		3: "PAIR_STATE_JOINING",
+		4: "PAIR_STATE_LEAVING",
+		5: "PAIR_STATE_FORGOTTEN",
 	}
 	PairState_value = map[string]int32{
 		"PAIR_STATE_UNSPECIFIED": 0,
 		"PAIR_STATE_OPEN":        1,
 		"PAIR_STATE_DRAINING":    2,
 		"PAIR_STATE_JOINING":     3,
+		"PAIR_STATE_LEAVING":     4,
+		"PAIR_STATE_FORGOTTEN":   5,
 	}
 )
 
@@ -3530,12 +3537,14 @@ const file_lockstep_v1_fleet_proto_rawDesc = "" +
 	"\x1aDIRECTORY_PROBLEM_RESTORED\x10\x03\x12 \n" +
 	"\x1cDIRECTORY_PROBLEM_REBUILDING\x10\x04\x12 \n" +
 	"\x1cDIRECTORY_PROBLEM_NOT_MEMBER\x10\x05\x12\x1f\n" +
-	"\x1bDIRECTORY_PROBLEM_MALFORMED\x10\x06*m\n" +
+	"\x1bDIRECTORY_PROBLEM_MALFORMED\x10\x06*\x9f\x01\n" +
 	"\tPairState\x12\x1a\n" +
 	"\x16PAIR_STATE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fPAIR_STATE_OPEN\x10\x01\x12\x17\n" +
 	"\x13PAIR_STATE_DRAINING\x10\x02\x12\x16\n" +
-	"\x12PAIR_STATE_JOINING\x10\x032\xb7\r\n" +
+	"\x12PAIR_STATE_JOINING\x10\x03\x12\x16\n" +
+	"\x12PAIR_STATE_LEAVING\x10\x04\x12\x18\n" +
+	"\x14PAIR_STATE_FORGOTTEN\x10\x052\xb7\r\n" +
 	"\fFleetService\x12G\n" +
 	"\bGetFleet\x12\x1c.lockstep.v1.GetFleetRequest\x1a\x1d.lockstep.v1.GetFleetResponse\x12Y\n" +
 	"\x0eListPlacements\x12\".lockstep.v1.ListPlacementsRequest\x1a#.lockstep.v1.ListPlacementsResponse\x12_\n" +

@@ -76,8 +76,14 @@ func stateToProto(s fleet.State) pb.PairState {
 		return pb.PairState_PAIR_STATE_OPEN
 	case fleet.StateDraining:
 		return pb.PairState_PAIR_STATE_DRAINING
+	case fleet.StateJoining:
+		return pb.PairState_PAIR_STATE_JOINING
+	case fleet.StateLeaving:
+		return pb.PairState_PAIR_STATE_LEAVING
+	case fleet.StateForgotten:
+		return pb.PairState_PAIR_STATE_FORGOTTEN
 	}
-	return pb.PairState_PAIR_STATE_JOINING
+	return pb.PairState_PAIR_STATE_UNSPECIFIED // of a newer release
 }
 
 func stateFromProto(s pb.PairState) (fleet.State, error) {

@@ -38,6 +38,8 @@ class PairState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PAIR_STATE_OPEN: _ClassVar[PairState]
     PAIR_STATE_DRAINING: _ClassVar[PairState]
     PAIR_STATE_JOINING: _ClassVar[PairState]
+    PAIR_STATE_LEAVING: _ClassVar[PairState]
+    PAIR_STATE_FORGOTTEN: _ClassVar[PairState]
 MOVE_PHASE_UNSPECIFIED: MovePhase
 MOVE_PHASE_WAITING: MovePhase
 MOVE_PHASE_COPYING: MovePhase
@@ -57,6 +59,8 @@ PAIR_STATE_UNSPECIFIED: PairState
 PAIR_STATE_OPEN: PairState
 PAIR_STATE_DRAINING: PairState
 PAIR_STATE_JOINING: PairState
+PAIR_STATE_LEAVING: PairState
+PAIR_STATE_FORGOTTEN: PairState
 
 class GetFleetRequest(_message.Message):
     __slots__ = ()
