@@ -150,8 +150,8 @@ func CheckPattern(pattern string) error {
 		return fmt.Errorf("%w: pattern of %d bytes, must have 1 to %d", ErrInvalidName, len(pattern), MaxNameBytes)
 	}
 	for i := range len(pattern) {
-		if c := pattern[i]; !isAlphanumeric(c) && !strings.ContainsRune("._/-{}*?", rune(c)) {
-			return fmt.Errorf("%w: pattern %.40q contains %q; only A-Z a-z 0-9 . _ / - { } * ? are allowed",
+		if c := pattern[i]; !isAlphanumeric(c) && !strings.ContainsRune("._/-{}#*?", rune(c)) {
+			return fmt.Errorf("%w: pattern %.40q contains %q; only A-Z a-z 0-9 . _ / - { } # * ? are allowed",
 				ErrInvalidName, pattern, c)
 		}
 	}

@@ -60,6 +60,7 @@ func TestInvalidPolicy(t *testing.T) {
 	}
 	require.NoError(t, CheckPattern("team-a/*.v?"))
 	require.NoError(t, CheckPattern("*{customer-7}"))
+	require.NoError(t, CheckPattern("orders#*"))
 	for _, pattern := range []string{"", "a b", "[a]", "a,b", string(make([]byte, 300))} {
 		require.ErrorIs(t, CheckPattern(pattern), ErrInvalidName, pattern)
 	}
