@@ -45,10 +45,11 @@ func Commands(env *cli.Env) []*cobra.Command {
 
 // Long describes the behavior that all benchmarks share.
 const Long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory. With
---addr, they load running nodes, in queues named bench-0, bench-1 and so on, which are deleted afterwards.
+--addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on, which are deleted
+afterwards; failover always starts a pair.
 
-Each benchmark runs several rounds; the last line is the round with the median rate. With --output json, each round
-is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of message bodies. CPU and memory are the sum
+Except for failover, each benchmark runs several rounds; the last line is the round with the median rate. With
+--output json, each round is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of message bodies. CPU and memory are the sum
 of the nodes and the client; JSON includes each process. Disk is the number of bytes written to the disk that
 contains the data.`
 

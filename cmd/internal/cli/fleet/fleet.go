@@ -18,7 +18,7 @@ func Command(env *cli.Env) *cobra.Command {
 pair of each queue.
 
 The nodes in --addr can belong to any pair of the fleet. Commands that change one pair, such as lockstep fleet leave,
-use the pair in --addr, which must then not contain nodes of several pairs. All commands require the right operate at
+use the pair in --addr, which must then not contain nodes of several pairs. All commands require the operate right on
 the pair that they use.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,

@@ -25,8 +25,8 @@ func forgetCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "forget PAIR", Short: "Remove a lost pair and its queue names (loses its messages)",
-		Long: `Remove a pair that is lost permanently from the directory, with the names of its queues. Its messages are lost,
-and other pairs can create queues with these names.
+		Long: `Remove a permanently lost pair, and the names of its queues, from the directory. Its messages are lost, and
+other pairs can create queues with these names.
 
 The command is refused while the pair is live. Do not start the nodes of the pair again: they would serve its queues
 although other pairs have queues with the same names. The pair cannot join the fleet again with its data: delete the

@@ -20,7 +20,7 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 		Use: "queues", Short: "List the queues with their pairs",
 		Long: `List the queues of all pairs, sorted by name, from the copy of the directory of one node in --addr: the pair
 that owns the queue, the ownership epoch, and the placement group. The list can contain queues that are being created
-or deleted. lockstep queue list shows the queues of one pair with their messages.`,
+or deleted. To show the number and size of their messages, use lockstep queue list.`,
 		Example: `  lockstep fleet queues
   lockstep fleet queues --pair b --match 'orders.*'
   lockstep fleet queues --output json | jq -r 'select(.group != "") | .queue'`,

@@ -27,7 +27,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "job", GroupID: "operate",
 		Short: "Schedule maintenance jobs",
 		Long: `Jobs are stored by the pair and run on the node with the given role. A job does not start again
-while it is still running. A job is a scan, shrink, backup, compact or verification.`,
+while it is still running. The kinds of jobs are scan, shrink, backup, compact and verify.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -23,7 +23,8 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 		Use: "browse QUEUE", GroupID: "use",
 		Short: "Show messages without consuming them",
 		Long: `Print stored messages in order without consuming them. With --subscription, print only the messages
-that this subscription has not acknowledged. Messages published in the meantime are not printed.
+that this subscription has not acknowledged. Messages published after the start of the command are not
+printed.
 
 With --filter, print only the messages that match a CEL expression. The expression can use properties, standard
 fields, times, size, and fields of JSON bodies (body.NAME). Progress is printed on standard error.`,

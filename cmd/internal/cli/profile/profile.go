@@ -18,7 +18,8 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "profile", GroupID: "use", Short: "Manage connection profiles",
-		Long: `A profile stores the addresses of a pair, TLS files and a token. lockstep login creates it. Commands
+		Long: `A profile stores the addresses of a pair, the paths of TLS files, and a token or the path of a token
+file. lockstep login creates it. Commands
 use the current profile unless addresses (--addr, LOCKSTEP_ADDR) or another profile (--profile, LOCKSTEP_PROFILE)
 are given. Flags and environment variables take precedence over the profile.
 

@@ -18,9 +18,11 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
-		Long: `Discard the messages of a queue that no node can read: they are acknowledged for all subscriptions, lost
-permanently and no longer counted. To list them, use lockstep verify. Messages that can still be repaired are kept.
-After a restart, a node must detect corrupt messages again: lockstep verify --deep reads all data.`,
+		Long: `Discard the messages in a queue that are corrupt on all nodes: they are acknowledged for all subscriptions,
+permanently lost and no longer counted. Messages that can still be repaired are kept.
+
+Only messages already detected as corrupt are discarded. To list them, use lockstep verify. A restart clears this
+information: lockstep verify --deep reads all data and detects them again.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -57,7 +57,7 @@ the queues, including each partition, and returns at most --limit of them with t
 over one second. Names are sorted in ascending order; all other orders begin with the largest value or the oldest
 message. --descending and --descending=false set the direction.
 
-In a fleet, the queues of all pairs are listed, each with its pair. This requires the right operate at the pair in
+In a fleet, the queues of all pairs are listed, each with its pair. This requires the operate right on the pair in
 --addr; without it, only the queues of that pair are listed, with a warning.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json

@@ -176,7 +176,7 @@ func showCommand(env *cli.Env) *cobra.Command {
 	var history bool
 	var since time.Duration
 	cmd := &cobra.Command{
-		Use: "show NAME", Short: "Show a queue with its subscriptions",
+		Use: "show [NAME]", Short: "Show a queue with its subscriptions",
 		Long: `Show the size and configuration of a queue, the backlog, messages in flight and number of consumers of
 each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and
 age of the last hours instead, of the queue or, without NAME, of all queues together.`,

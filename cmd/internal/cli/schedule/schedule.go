@@ -32,7 +32,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Publish messages at recurring times",
 		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair
 stores schedules and publishes each occurrence once, even across failovers. In a fleet, a schedule is stored at the
-pair of its queue; commands with the name of a schedule find it at all pairs, beginning with the pair in --addr.`,
+pair of its queue; commands that take the name of an existing schedule look for it on the pair in --addr first,
+and then on the other pairs.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -190,7 +191,7 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List schedules with their next and last occurrence",
 		Long: `List the schedules with a name prefix, or all, with times in the local time zone. In a fleet, the schedules
-of all pairs are listed. This requires the right operate at the pair in --addr; without it, only the schedules of that
+of all pairs are listed. This requires the operate right on the pair in --addr; without it, only the schedules of that
 pair are listed, with a warning.`,
 		Example: "  lockstep schedule list\n  lockstep schedule list reports. --output json",
 		Args:    cobra.MaximumNArgs(1),

@@ -140,7 +140,7 @@ its directory on this machine, or s3://BUCKET/PREFIX/NAME. If BACKUP is the dire
 backups, the latest one from which the requested point can be reached is used. Backups in a bucket are streamed
 without a local copy.
 
-With --archive, the archived log is applied up to --to-lsn or --to-time, or up to the first gap. The restored
+With --archive, the archived log is applied up to --to-lsn or --to-time, or completely. A gap is an error. The restored
 store belongs to no pair and has a new identity: no existing pair accepts it, but a node that starts with it can be
 the first node of a new pair.
 
