@@ -49,15 +49,18 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 	return v, err
 }
 
-// Forget removes another pair, which is lost permanently, with its entries and placement groups. It also works during a
-// rebuild, which then does not wait for the pair. The ID of the pair remains in the directory, so that the pair cannot
-// change the directory again: it can neither create queues nor join. If it is started again, it serves its queues
-// until it has loaded the directory, because its log determines them. Forget can be called again after an error.
+// Forget removes another pair, which is lost permanently, with its entries and placement groups. If moves from the
+// pair have not ended (Forgotten.Waiting), the pair and the entries of these queues remain, and Forget must be called
+// again later. It can also be called again after an error.
+//
+// It also works during a rebuild, which then does not wait for the pair. The ID of the pair remains in the directory,
+// so that the pair cannot change the directory again: it can neither create queues nor join. If the pair is started
+// again, it serves the queues in its log until it has loaded the directory.
 //
 // Queues that are fenced for a move to the pair are returned to their sources (Reclaim).
 //
-// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries, and
-// ErrInvalid if it is the pair of this node. The other errors are those of SetState.
+// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries,
+// and ErrInvalid if it is the pair of this node. The other errors are those of SetState.
 func (d *Directory) Forget(ctx context.Context, pair string) (Forgotten, error) {
 	if err := CheckPair(pair); err != nil {
 		return Forgotten{}, err

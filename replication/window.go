@@ -94,8 +94,8 @@ func (w *window) inFlight() int {
 	return w.bytes
 }
 
-// progressed reports whether all batches are acknowledged, or whether an ack arrived, or the first of them was sent,
-// after since.
+// progressed reports whether no batch is in flight, or whether, after since, an ack arrived or a batch was sent into
+// an empty window.
 func (w *window) progressed(since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

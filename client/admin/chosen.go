@@ -91,7 +91,7 @@ type Matching struct {
 }
 
 // MoveMatching moves the messages that match a filter, like [Client.MoveMessages], in several transactions. After an
-// error, the result contains the messages that were already moved; another call moves the remaining messages.
+// error, the result counts the messages that were already moved or skipped; another call moves the remaining messages.
 func (c *Client) MoveMatching(ctx context.Context, queue string, which Matching, o MoveOptions) (MoveResult, error) {
 	var total MoveResult
 	if err := checkName("queue", queue); err != nil {

@@ -82,8 +82,8 @@ func (n *Node) Backup(ctx context.Context, req *pb.BackupRequest, progress func(
 	return follow(ctx, n, "backup", req, progress, pb.MaintenanceServiceClient.Backup, (*pb.BackupResponse).GetSet)
 }
 
-// Shrink truncates the free space at the end of the page file of this node. With dryRun, the file is not changed, and
-// the response contains the expected size. Errors: [ErrBusy].
+// Shrink moves a bounded amount of content from the end of the page file of this node into gaps, and truncates the
+// file. With dryRun, the file is not changed, and the response contains the expected size. Errors: [ErrBusy].
 func (n *Node) Shrink(ctx context.Context, dryRun bool) (*pb.ShrinkResponse, error) {
 	return maintain(ctx, n, "shrink", &pb.ShrinkRequest{DryRun: dryRun}, pb.MaintenanceServiceClient.Shrink)
 }

@@ -168,7 +168,8 @@ func (s *Source) Refused() error {
 // Certificates returns, for each file in use, the certificate that expires first.
 func (s *Source) Certificates() []Certificate { return s.current.Load().ends }
 
-// read checks the files and applies new content. mu is held.
+// read checks the files and applies new content. It reports invalid content immediately if atOnce is set, otherwise
+// only when a second check finds the same content or the same error. mu is held.
 func (s *Source) read(atOnce bool) {
 	found := read(s.o.Files)
 	if found.equal(&s.seen) {

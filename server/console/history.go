@@ -109,7 +109,8 @@ type recorded struct {
 	points []point
 }
 
-// add adds a point with the current values of a queue or of the pair.
+// add adds a live point of a queue or of the pair, unless the last one is less than liveStep old. After a gap of more
+// than liveGap, it first discards the earlier points.
 func (h *history) add(key string, now point) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

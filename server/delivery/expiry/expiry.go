@@ -304,9 +304,9 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns a function that adds the moves of messages to a transaction. It selects the messages that the
-// subscription still needs, and returns nil if the subscription needs none of them. If some of them do not fit, the
-// error is a *dispatch.FullError.
+// moves returns a function that adds operations to a transaction which move messages to the dead-letter queue. It
+// selects the messages that the subscription still needs. It returns nil without such messages, or if the subscription
+// has no dead-letter queue. If some of them do not fit into the dead-letter queue, the error is a *dispatch.FullError.
 func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {

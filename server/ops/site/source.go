@@ -171,7 +171,8 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 	}
 }
 
-// collect calls caughtUp and waits for minInterval.
+// collect waits for minInterval, so that the next response contains the records of that time. It first calls caughtUp.
+// It returns early if ctx or the role ends.
 func (s *source) collect(ctx context.Context) {
 	s.caughtUp()
 	timer := time.NewTimer(minInterval)

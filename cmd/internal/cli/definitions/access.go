@@ -23,7 +23,8 @@ const (
 
 const rightPrefix = "ACCESS_RIGHT_"
 
-// subject identifies an access rule.
+// subject returns the text that identifies an access rule in output and comparisons: its principal or group and, if
+// set, its queue.
 func subject(r *pb.AccessRule) string {
 	text := r.GetPrincipal()
 	if r.GetGroup() != "" {

@@ -496,7 +496,8 @@ func (f *fleetState) settingsOf(d *document, name string) *document {
 	return out
 }
 
-// override returns the objects of both lists. Of objects with the same name, it returns that of own.
+// override returns the objects of both lists. If both contain an object that is the same according to same, it returns
+// the one from own.
 func override[T any](all, own []T, same func(a, b T) bool) []T {
 	all = slices.DeleteFunc(all, func(v T) bool {
 		return slices.ContainsFunc(own, func(o T) bool { return same(o, v) })
