@@ -212,7 +212,7 @@ type Verify struct {
 // Metrics configures the port for metrics and probes.
 type Metrics struct {
 	Listen string     `key:"listen" usage:"listen address for Prometheus (/metrics), probes (/healthz, /readyz, /activez) and profiles (/debug/pprof/), host:port; if empty, disabled"`
-	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with per-queue metrics (those with the most messages): 4 series per queue, and 3 per subscription for the same number of subscriptions. 0: none"`
+	Queues int        `key:"queues" range:"0 to 1000" usage:"number of queues with per-queue metrics (those with the most messages): 4 series per queue, and 3 for each of up to the same number of subscriptions of each queue. 0: none"`
 	Token  string     `key:"token-file" usage:"file with bearer tokens for /metrics, one per line; if empty, /metrics requires no token. Probes never require one"`
 	TLS    MetricsTLS `key:"tls"`
 }
@@ -277,7 +277,7 @@ type Limits struct {
 	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
 
 	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections from clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections from the other node are reserved separately"`
-	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of connections per address (IPv6: per /64 network), and of new connections without a call within 4s; raise it if many clients use one proxy"`
+	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of open connections per address (IPv6: per /64 network), and of connections that an address can open in 4s without a call; raise it if many clients use one proxy"`
 	Handshakes            int      `key:"handshakes" range:"8 to 1000000" run:"node" usage:"maximum number of connections without an authenticated call, over all addresses. At the limit, the oldest are closed, or new ones are refused. For addresses with authenticated connections, the limit is 25% higher"`
 	HandshakeTimeout      Duration `key:"handshake-timeout" range:"100ms to 10m" run:"node" usage:"time limit from accepting a connection to its first authenticated call; the connection is then closed"`
 

@@ -200,8 +200,9 @@ func revokeCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
 		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Revoke rights or roles",
-		Long: `Revoke rights or roles from the rule of a principal or a group and a queue pattern. If no right or
-role is given, the whole rule is deleted. Open streams that require a revoked right end within a second.`,
+		Long: `Revoke rights or roles from a principal or a group. Each combination of principal or group and queue
+pattern has one rule, and only the rule with the given --queue changes. If no right or role is given, the whole rule is
+deleted. Open streams that require a revoked right end within a second.`,
 		Example: `  lockstep access revoke billing publish --queue 'orders.*'
   lockstep access revoke --group developers --queue '*'
   lockstep access revoke alice operate --output json`,

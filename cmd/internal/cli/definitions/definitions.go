@@ -53,8 +53,8 @@ func exportCommand(env *cli.Env) *cobra.Command {
 	var ofFleet bool
 	cmd := &cobra.Command{
 		Use: "export [FILE]", Short: "Export definitions to a file",
-		Long: `Write queues, policies and schedules to a file or to standard output. Temporary queues are omitted: they
-belong to their clients.`,
+		Long: `Write queues, policies and schedules to a file or to standard output; with --fleet, those of all pairs, and
+the placement rules, access rules and roles. Temporary queues are omitted, because they belong to their clients.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -202,12 +202,12 @@ func withPlan(
 }
 
 func addFleet(cmd *cobra.Command, ofFleet *bool) {
-	cmd.Flags().BoolVar(ofFleet, "fleet", false, "use all pairs of the fleet, and its placement rules")
+	cmd.Flags().BoolVar(ofFleet, "fleet", false, "all pairs of the fleet, with placement rules, access rules and roles")
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {
 	cmd.Flags().StringVar(prefix, "prefix", "",
-		"prefix of queue names, in the file and on the pair; excludes policies and schedules")
+		"only queues with names that begin with this prefix, and no other objects")
 }
 
 // existing contains the objects of a pair.

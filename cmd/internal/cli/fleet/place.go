@@ -21,7 +21,7 @@ func placeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "place PATTERN", Short: "Set the pairs of new queues",
 		Long: `Set the pairs on which queues with a matching name are created: one pair, or the pairs with all of the given
-labels (setting fleet.labels). In PATTERN, * matches any characters, and ? matches one byte. Of several matching
+labels (setting fleet.labels). In PATTERN, * matches any number of characters, and ? matches one. Of several matching
 patterns, the one with the most characters other than * and ? applies.
 
 The rule replaces a rule with the same pattern. It has no effect on existing queues, or on new queues of a placement

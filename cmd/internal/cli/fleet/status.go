@@ -254,7 +254,7 @@ func pairsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "pairs", Short: "List the pairs with load and labels",
 		Long: `List the registered pairs with their load, labels and permanent identities, from the copy of the directory
-of one node in --addr. The load is that of the last seconds; it is missing for a pair that is not live.`,
+of one node in --addr. The load is updated every 5 seconds; it is missing for a pair that is not live.`,
 		Example: "  lockstep fleet pairs\n  lockstep fleet pairs --output json | jq .labels",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
