@@ -169,7 +169,8 @@ type CreateQueueOptions struct {
 	Explicit []string
 	// Subscriptions are the names of the initial subscriptions. Default client.DefaultSubscription.
 	Subscriptions []string
-	// Topic creates the queue without a subscription: messages are stored only for subscriptions that are created later.
+	// Topic creates the queue without a subscription. Without retention, messages published before the first subscription
+	// exists are not stored.
 	Topic bool
 	// IfNotExists makes the call succeed without a change if the queue already exists.
 	IfNotExists bool

@@ -125,7 +125,7 @@ class ScheduleCalls:
         """Return a schedule with its last occurrences.
 
         In a fleet, it is the schedule of the home pair of the client, or else of the only other pair that has a
-        schedule with this name. To find it there, the client needs the right operate at the home pair.
+        schedule with this name. To find it there, the client needs the operate right on the home pair.
 
         Raises:
             Refused: No pair has the schedule (reason SCHEDULE_NOT_FOUND).

@@ -178,7 +178,7 @@ func (p *plan) access(wanted, there *settings) {
 	}
 }
 
-// operatorsFirst returns the access rules of a file, those with the right operate first: otherwise, the first rule
+// operatorsFirst returns the access rules of a file, those with the operate right first: otherwise, the first rule
 // could deny the following changes.
 func operatorsFirst(s *settings) []*pb.AccessRule {
 	roles := map[string]bool{}
