@@ -313,7 +313,7 @@ func testAMQPForwardsRights(t *testing.T, tokens bool) {
 		withAMQP(&c)
 		n := start(t, c)
 		n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-		n.waitFleet(isMember)
+		n.waitLive(pair)
 		return n
 	}
 	a, b := run("a"), run("b")

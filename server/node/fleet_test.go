@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 	"time"
 
@@ -36,6 +37,20 @@ func (n *testNode) waitFleet(fulfilled func(f *pb.FleetStatus) bool) *pb.FleetSt
 
 func isMember(f *pb.FleetStatus) bool {
 	return f.GetFleetId() != "" && f.GetDirectoryCurrent() && f.GetProblem() == ""
+}
+
+// waitLive waits until new queues can be placed on pairs: they have published their load. A member that has not is
+// not live yet.
+func (n *testNode) waitLive(pairs ...string) {
+	n.t.Helper()
+	require.Eventually(n.t, func() bool {
+		resp, err := pb.NewFleetServiceClient(n.conn).GetFleet(n.t.Context(), &pb.GetFleetRequest{})
+		live := map[string]bool{}
+		for _, p := range resp.GetPairs() {
+			live[p.GetName()] = p.GetLive()
+		}
+		return err == nil && !slices.ContainsFunc(pairs, func(name string) bool { return !live[name] })
+	}, testTimeout, 5*time.Millisecond, "live pairs: %s", pairs)
 }
 
 // A standalone node and a pair join a fleet, and report it in their status. A node without fleet.pair reports that

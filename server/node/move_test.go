@@ -439,7 +439,7 @@ func TestMoveWithToken(t *testing.T) {
 		}}}
 		n := startIn(t, c, o)
 		n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-		n.waitFleet(isMember)
+		n.waitLive(pair)
 		return n
 	}
 	f.a, f.b = run("a", token("1")), run("b", token("2"))

@@ -266,18 +266,8 @@ func TestPartitionsInFleet(t *testing.T) {
 	f := startMoveFleet(t)
 	third := f.start("c")
 	ctx := t.Context()
-	third.waitFleet(isMember)
+	f.a.waitLive("a", "b", "c")
 	pairs := map[string]int{}
-	require.Eventually(t, func() bool {
-		resp, err := pb.NewFleetServiceClient(f.a.conn).GetFleet(ctx, &pb.GetFleetRequest{})
-		live := 0
-		for _, p := range resp.GetPairs() {
-			if p.GetLive() {
-				live++
-			}
-		}
-		return err == nil && live == 3
-	}, testTimeout, 5*time.Millisecond)
 	require.NoError(t, f.create("orders", admin.CreateQueueOptions{Partitions: count}))
 	ofPair := map[string]*testNode{"a": f.a, "b": f.b, "c": third}
 	moved := ""
