@@ -474,19 +474,26 @@ func (p *pipeline) createMissing() {
 	})
 }
 
-// abandon rejects the messages for a queue that could not be created. mu is held.
+// abandon rejects the messages for a queue that could not be created. If the client has settled any of them, it
+// receives no outcome for them: the link is detached. mu is held.
 func (p *pipeline) abandon(queue string, reason *wire.Error) {
-	kept := p.pending[:0]
+	kept, settled := p.pending[:0], false
 	for _, e := range p.pending {
 		if e.queue != queue || !e.made {
 			kept = append(kept, e)
 			continue
 		}
 		p.c.stored(e.bytes)
-		p.link.Settle(e.id, &wire.Rejected{Error: reason})
+		if settled = settled || e.settled; !e.settled {
+			p.link.Settle(e.id, &wire.Rejected{Error: reason})
+		}
 	}
 	clear(p.pending[len(kept):])
 	p.pending = kept
+	if settled {
+		p.link.Detach(true, reason)
+		p.of.drop()
+	}
 	p.c.room.Broadcast()
 }
 

@@ -61,6 +61,42 @@ func TestQueueOfSenderDeleted(t *testing.T) {
 	}
 }
 
+// If a queue cannot be created on demand, its messages are rejected. If the client has settled them, the link is
+// detached instead.
+func TestQueueNotCreated(t *testing.T) {
+	for name, settled := range map[string]bool{"unsettled": false, "settled": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newStore("other").open()
+				n.createError = refused(codes.ResourceExhausted, "QUEUE_LIMIT")
+				s, _, stop := serveFor(t, n, autoCreate)
+				defer stop()
+				p := dial(t, s, "c")
+				p.attachSender(0, &wire.Node{})
+				send := func(id uint32, queue string) {
+					p.write(wire.AppendFrame(nil, 0, &wire.Transfer{
+						Handle: 0, DeliveryID: wire.Some(id), DeliveryTag: []byte{byte(id)}, MessageFormat: wire.Some(uint32(0)),
+						Settled: wire.Some(settled),
+					}, wiretest.AppendData(wiretest.AppendTo(nil, queue), []byte("x"))))
+				}
+				send(0, "new")
+				if settled {
+					d := next[*wire.Detach](p)
+					require.NotNil(t, d)
+					require.Equal(t, session.ResourceLimitExceeded, d.Error.Condition)
+					return
+				}
+				rejected, ok := next[*wire.Disposition](p).State.(*wire.Rejected)
+				require.True(t, ok)
+				require.Equal(t, session.ResourceLimitExceeded, rejected.Error.Condition)
+				send(1, "other")
+				require.Equal(t, wire.Accepted{}, next[*wire.Disposition](p).State)
+				require.Equal(t, []string{"x"}, n.stored("other"))
+			})
+		})
+	}
+}
+
 // discharged discharges a transaction, and returns the outcome.
 func (p *peer) discharged(handle, delivery uint32, id []byte) wire.DeliveryState {
 	p.t.Helper()

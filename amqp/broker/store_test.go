@@ -25,6 +25,7 @@ type store struct {
 	hold   chan struct{} // publishes and confirmations wait until it is closed
 
 	commitErrors []error // errors of the first commits
+	createError  error   // error of CreateQueue
 
 	mu      sync.Mutex // guards the fields below
 	queues  map[string][]string
@@ -90,6 +91,9 @@ func (s *store) GetQueue(_ context.Context, req *pb.GetQueueRequest) (*pb.GetQue
 func (s *store) CreateQueue(_ context.Context, req *pb.CreateQueueRequest) (*pb.CreateQueueResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if s.createError != nil {
+		return nil, s.createError
+	}
 	s.created = append(s.created, req.GetName())
 	if _, ok := s.queues[req.GetName()]; !ok {
 		s.queues[req.GetName()] = nil
