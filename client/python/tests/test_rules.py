@@ -66,6 +66,20 @@ async def test_connect_with_url() -> None:
             Client(wrong)
 
 
+async def test_arguments_override_parameters_of_url() -> None:
+    url = "lockstep://127.0.0.1:1?max-message-bytes=5&probe-interval=2s"
+    for client, limit, interval in (
+        (Client(url), 5, 2.0),
+        (Client(url, max_message_bytes=3, probe_interval=7), 3, 7.0),
+        (Client("lockstep://127.0.0.1:1", max_message_bytes=3, probe_interval=7), 3, 7.0),
+        (Client("lockstep://127.0.0.1:1"), 64 << 20, 1.0),
+    ):
+        async with client:
+            with pytest.raises(errors.LimitExceeded):
+                await client.publish("q", bytes(limit + 1), timeout=BOUND)
+            assert client._options.probe_interval == interval
+
+
 async def test_order_after_broken_stream() -> None:
     connected = asyncio.Event()
 

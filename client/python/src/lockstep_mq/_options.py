@@ -67,8 +67,8 @@ class URL:
     tls: bool = False
     allow_plaintext_token: bool = False
     fixed_addresses: bool = False
-    max_message_bytes: int = 64 << 20
-    probe_interval: float = 1.0
+    max_message_bytes: int | None = None
+    probe_interval: float | None = None
 
 
 def parse_url(url: str) -> URL:

@@ -60,7 +60,7 @@ class Client:
             comma-separated; in a fleet, the addresses of one pair. The limit is 16, including addresses that nodes
             report. Alternatively, a URL "lockstep://[TOKEN@]HOST[:PORT],HOST[:PORT]?PARAMETER=VALUE" with the
             parameters tls, tls-ca, tls-cert, tls-key, token-file, allow-plaintext-token, fixed-addresses,
-            probe-interval and max-message-bytes.
+            probe-interval and max-message-bytes. A parameter applies if its argument is not given.
         ca: PEM file with the CA certificates of the nodes. With `ca`, `cert` or `tls`, connections are encrypted.
         cert: PEM file with the client certificate.
         key: PEM file with the private key of `cert`.
@@ -71,8 +71,9 @@ class Client:
         allow_plaintext_token: Permit sending the token over unencrypted connections to other machines.
         follow_hints: Follow addresses that nodes report for the active node, for the other site, and for the other
             pairs of a fleet, in addition to the given addresses.
-        probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls.
-        max_message_bytes: Maximum size of a body; larger bodies raise LimitExceeded without contacting a node.
+        probe_interval: Interval and timeout, in seconds, of probes to a node with pending calls. Default 1.
+        max_message_bytes: Maximum size of a body; larger bodies raise LimitExceeded without contacting a node. Default
+            64 MiB.
         tracer: Receives publishes, deliveries and calls; lockstep_mq.tracing implements it with OpenTelemetry.
     """
 
@@ -89,8 +90,8 @@ class Client:
         token_source: TokenSource | None = None,
         allow_plaintext_token: bool = False,
         follow_hints: bool = True,
-        probe_interval: float = 1.0,
-        max_message_bytes: int = 64 << 20,
+        probe_interval: float | None = None,
+        max_message_bytes: int | None = None,
         tracer: Tracer | None = None,
     ) -> None:
         if isinstance(addresses, str) and addresses.startswith(_options.SCHEME):
@@ -100,7 +101,8 @@ class Client:
             token, token_file = token or url.token, token_file or url.token_file
             allow_plaintext_token = allow_plaintext_token or url.allow_plaintext_token
             follow_hints = follow_hints and not url.fixed_addresses
-            probe_interval, max_message_bytes = url.probe_interval, url.max_message_bytes
+            probe_interval = url.probe_interval if probe_interval is None else probe_interval
+            max_message_bytes = url.max_message_bytes if max_message_bytes is None else max_message_bytes
         if (cert is None) != (key is None):
             raise errors.InvalidRequest("cert and key must both be set")
 
@@ -115,8 +117,8 @@ class Client:
             tls=tls or ca is not None or cert is not None,
             allow_plaintext_token=allow_plaintext_token,
             follow_hints=follow_hints,
-            probe_interval=probe_interval,
-            max_message_bytes=max_message_bytes,
+            probe_interval=1.0 if probe_interval is None else probe_interval,
+            max_message_bytes=64 << 20 if max_message_bytes is None else max_message_bytes,
         )
         self._tokens = Tokens(token, path(token_file), token_source)
         self._tracer = tracer
