@@ -196,8 +196,8 @@ const (
 	// LostBehind means that records that this node knows to be committed are missing on the active. No record was
 	// truncated (INV-13).
 	LostBehind
-	// LostNoRoom means that this node's disk is nearly full, so its follower does not connect.
-	LostNoRoom
+	// LostNoSpace means that this node's disk is nearly full, so its follower does not connect.
+	LostNoSpace
 )
 
 var lostCauses = [...]struct { //nolint:gochecknoglobals // a constant
@@ -212,7 +212,7 @@ var lostCauses = [...]struct { //nolint:gochecknoglobals // a constant
 	LostSlow:     {CodeSlow, "acknowledgements too slow"},
 	LostAhead:    {CodeFenceHigher, "its fence is higher"},
 	LostBehind:   {CodeActiveBehind, "committed records of this node are missing there"},
-	LostNoRoom:   {CodeDiskFull, "disk of this node is nearly full, replication is suspended"},
+	LostNoSpace:  {CodeDiskFull, "disk of this node is nearly full, replication is suspended"},
 }
 
 func (c LostCause) String() string {

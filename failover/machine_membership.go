@@ -28,7 +28,7 @@ func (s *State) waiting() string {
 			"removed from the in-sync set", describeShort(first), describeShort(second))
 	case s.follow.cause == LostBehind:
 		return behindReason
-	case s.follow.cause == LostNoRoom:
+	case s.follow.cause == LostNoSpace:
 		return "replication resumes automatically when the disk has space again (disk.low-watermark)"
 	case activeLives && s.follow.cause == LostRejected:
 		return "the active is running but rejects this node: check the logs of both nodes. This node retries automatically"

@@ -73,12 +73,12 @@ func (p *Primary) SubmitAll(ctx context.Context, items []Item) error {
 		return err
 	}
 	weight = min(weight, p.o.QueueBytes)
-	if err := p.room.Acquire(ctx, weight); err != nil {
+	if err := p.capacity.Acquire(ctx, weight); err != nil {
 		return fmt.Errorf("too many pending transactions: %w", err)
 	}
 	err := p.queue.add(ctx, wal.KindTxn, items, weight)
 	if err != nil {
-		p.room.Release(weight)
+		p.capacity.Release(weight)
 	}
 	return err
 }
@@ -279,7 +279,7 @@ func (p *Primary) complete(n uint64, r *txn.Result) {
 		done(&kept, nil)
 	}
 	if free > 0 {
-		p.room.Release(free)
+		p.capacity.Release(free)
 	}
 }
 
@@ -288,7 +288,7 @@ func (p *Primary) complete(n uint64, r *txn.Result) {
 func (p *Primary) abandon(refuse, unlogged error) {
 	logged, never, free := p.queue.block(refuse)
 	if free > 0 {
-		p.room.Release(free)
+		p.capacity.Release(free)
 	}
 	unknown := outcomeUnknown(refuse)
 	for _, done := range logged {

@@ -130,7 +130,7 @@ func (f *Follower) writeChunk(ctx context.Context, c *SnapshotChunk, h *Snapshot
 	if c.Offset+uint64(len(c.Data)) > h.FileBytes {
 		return fmt.Errorf("%w: snapshot of %d bytes has data at offset %d", ErrProtocol, h.FileBytes, c.Offset)
 	}
-	if err := f.room(len(c.Data)); err != nil {
+	if err := f.checkSpace(len(c.Data)); err != nil {
 		return err
 	}
 	if err := f.install.WriteAt(c.Offset, c.Data); err != nil {

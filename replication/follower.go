@@ -24,9 +24,9 @@ const (
 	// is closed, and only a refused dial proves that the process terminated.
 	dialBackoffMin = 250 * time.Microsecond
 	dialBackoffMax = 50 * time.Millisecond
-	// While data is received, Room is called again after roomBytes or roomInterval, whichever is reached first.
-	roomBytes    = 4 << 20
-	roomInterval = 100 * time.Millisecond
+	// While data is received, CheckSpace is called at most once per spaceCheckInterval, but also after spaceCheckBytes.
+	spaceCheckBytes    = 4 << 20
+	spaceCheckInterval = 100 * time.Millisecond
 )
 
 // errStore marks failures of this node's store, which a reconnect cannot resolve.
@@ -40,10 +40,10 @@ type FollowerOptions struct {
 	Store   *store.Store
 	Dialer  Dialer
 	Address string
-	// Room, if not nil, returns an error if the disk has no space for this many more bytes of log. Such an error closes
-	// the connection and prevents new ones while it persists. Room is called before each connection, and periodically
-	// during transfers.
-	Room func(bytes int) error
+	// CheckSpace, if not nil, returns an error if the disk has no space for this many more bytes of log or snapshot.
+	// Such an error closes the connection and prevents new ones while it persists. CheckSpace is called before each
+	// dial, and periodically while data is received.
+	CheckSpace func(bytes int) error
 	// DiscardedRange identifies the records discarded by the pair's last forced failover, if any.
 	DiscardedRange DiscardedRange
 	// Events, Logger, Meter and Tracer are optional.
@@ -75,9 +75,9 @@ type Follower struct {
 	//
 	// applier belongs to the last link; nil before the first.
 	applier *applier
-	// roomChecked is the time of the last call of Room, and receivedBytes the number of bytes received since. Both are
-	// guarded by link.writeMu while a link exists.
-	roomChecked   time.Time
+	// spaceChecked is the time of the last call of CheckSpace. receivedBytes is the number of bytes received since. Both
+	// are guarded by link.writeMu while a link exists.
+	spaceChecked  time.Time
 	receivedBytes int
 	// install is the snapshot being received, installID its ID on the active.
 	install   *store.Install
@@ -252,7 +252,7 @@ func (f *Follower) attempt(ctx context.Context) (worked bool, err error) {
 		}
 	}()
 	f.confirmed = false
-	if err := f.room(roomBytes); err != nil { // always calls Room
+	if err := f.checkSpace(spaceCheckBytes); err != nil { // always calls CheckSpace
 		return false, err
 	}
 	dialCtx, done := context.WithTimeout(ctx, f.o.ActiveTimeout)
@@ -288,19 +288,19 @@ func (f *Follower) setConn(conn Conn) {
 	f.conn = conn
 }
 
-// room calls Room if, since its last call, roomBytes were received or roomInterval has passed. bytes is the number
-// of bytes that are about to be received.
-func (f *Follower) room(bytes int) error {
-	if f.o.Room == nil {
+// checkSpace calls CheckSpace if, since its last call, spaceCheckBytes were received or spaceCheckInterval has
+// passed. bytes is the number of bytes to be written next.
+func (f *Follower) checkSpace(bytes int) error {
+	if f.o.CheckSpace == nil {
 		return nil
 	}
 	now := time.Now()
-	if f.receivedBytes += bytes; f.receivedBytes < roomBytes && now.Sub(f.roomChecked) < roomInterval {
+	if f.receivedBytes += bytes; f.receivedBytes < spaceCheckBytes && now.Sub(f.spaceChecked) < spaceCheckInterval {
 		return nil
 	}
-	need := f.receivedBytes + roomBytes // until the next check
-	f.roomChecked, f.receivedBytes = now, 0
-	if err := f.o.Room(need); err != nil {
+	need := f.receivedBytes + spaceCheckBytes // until the next check
+	f.spaceChecked, f.receivedBytes = now, 0
+	if err := f.o.CheckSpace(need); err != nil {
 		return fmt.Errorf("%w: %w", ErrNoSpace, err)
 	}
 	return nil

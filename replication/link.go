@@ -333,7 +333,7 @@ func (l *link) writeSome(receiving bool) (bool, error) {
 	if len(todo) == 0 {
 		return false, nil
 	}
-	if err := l.f.room(size(todo)); err != nil {
+	if err := l.f.checkSpace(size(todo)); err != nil {
 		return false, err // nothing was written or acknowledged
 	}
 	l.f.busy.Store(receiving) // a hung disk does not mean that the active is silent

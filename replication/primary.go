@@ -54,14 +54,14 @@ type PrimaryOptions struct {
 
 // Primary is the active role of one node for one term. Its methods are safe for concurrent use.
 type Primary struct {
-	o       PrimaryOptions
-	log     *zap.Logger
-	queue   *queue
-	tail    *tail
-	room    *semaphore.Weighted
-	waiters sync.Pool
-	events  *eventQueue
-	io      ioClock
+	o        PrimaryOptions
+	log      *zap.Logger
+	queue    *queue
+	tail     *tail
+	capacity *semaphore.Weighted
+	waiters  sync.Pool
+	events   *eventQueue
+	io       ioClock
 
 	termStart uint64
 	commit    atomic.Uint64
@@ -140,7 +140,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Primary{
 		o: o, log: o.Logger, queue: newQueue(o.Term, o.BatchBytes, end), tail: newTail(o.TailBytes, end),
-		room: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
+		capacity: semaphore.NewWeighted(o.QueueBytes), events: startEventQueue(o.Events),
 		termStart: end.LSN + 1, applyWake: make(chan struct{}, 1),
 		progress: make(chan struct{}, 1),
 		stop:     cancel, stopped: make(chan struct{}), cfg: o.Config, durable: o.Store.Durable().LSN,

@@ -199,11 +199,11 @@ func (sd *sender) post(m *ActiveMessage) error {
 }
 
 func (sd *sender) sendRecords() (bool, error) {
-	room := sd.s.window.room(sd.p.o.WindowBytes)
-	if room <= 0 {
+	free := sd.s.window.free(sd.p.o.WindowBytes)
+	if free <= 0 {
 		return false, nil
 	}
-	limit := min(room, sd.p.o.BatchBytes)
+	limit := min(free, sd.p.o.BatchBytes)
 	var ok bool
 	var err error
 	sd.batches, ok, err = sd.p.tail.after(sd.cursor.LSN, limit, sd.batches[:0])

@@ -78,14 +78,14 @@ func (w *window) endTraces(err error) {
 	}
 }
 
-// room returns the number of bytes that may be sent, at most limit. If the result is not positive, the next ack wakes
+// free returns the number of bytes that may be sent, at most limit. If the result is not positive, the next ack wakes
 // the sender.
-func (w *window) room(limit int) int {
+func (w *window) free(limit int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	room := limit - w.bytes
-	w.full = room <= 0
-	return room
+	free := limit - w.bytes
+	w.full = free <= 0
+	return free
 }
 
 func (w *window) inFlight() int {

@@ -320,7 +320,7 @@ func (p *dataPlane) StartFollower(_ context.Context, spec failover.FollowSpec, p
 		Tuning: p.tuning,
 		//nolint:contextcheck // work started by an event lives as long as the role
 		Events:         func(e replication.Event) { p.report(e, post) },
-		DiscardedRange: discardedRange(spec.Forced), Room: p.node.room,
+		DiscardedRange: discardedRange(spec.Forced), CheckSpace: p.node.standbySpace,
 		Meter: p.node.meter(), Tracer: p.node.tracer(),
 	})
 	p.idleCh = make(chan struct{})
@@ -500,7 +500,7 @@ func lostCause(c replication.LostCause) failover.LostCause {
 	case replication.LostAhead:
 		return failover.LostAhead
 	case replication.LostNoSpace:
-		return failover.LostNoRoom
+		return failover.LostNoSpace
 	case replication.LostBehind:
 		return failover.LostBehind
 	default:
