@@ -14,7 +14,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// applyStep is the maximum number of records applied between two checks for Stop.
+// applyStep is the maximum number of records applied between two updates of the applied LSN.
 const applyStep = 4096
 
 // Submit accepts a transaction, encoded by package txn, and calls done when its outcome is known. The transactions of
@@ -204,8 +204,8 @@ func (p *Primary) commitBatches(batches []batch) error {
 	return nil
 }
 
-// advance sets the commit LSN to the LSN of the last record that is durable on every required node (INV-2). It has no
-// effect while the node must not commit. mu is held.
+// advance sets the commit LSN to the LSN of the last record that is durable on every required node (INV-2). The
+// commit LSN never decreases. advance has no effect while the node must not commit. mu is held.
 func (p *Primary) advance() {
 	if !p.cfg.Serve || p.ended {
 		return
@@ -324,5 +324,5 @@ func (p *Primary) fail(err error) {
 	p.events.post(Failed{Err: err})
 }
 
-// errStopped ends the sessions of a primary that is stopping.
+// errStopped ends the sessions of a primary that is stopping or has failed.
 var errStopped = errors.New("active is stopping")

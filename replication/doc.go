@@ -2,8 +2,8 @@
 
 // Package replication implements log replication between the two nodes of a pair. The active's Primary encodes
 // submitted transactions into log batches, and sends each batch to the standby while it writes the batch to its own
-// log. It acknowledges a transaction when the transaction is durable on every required node. The standby's Follower
-// appends received records, syncs, acknowledges them, and applies committed records.
+// log. It acknowledges a transaction after the transaction is durable on every required node and applied on the
+// active. The standby's Follower appends received records, syncs, acknowledges them, and applies committed records.
 //
 // # Commit path
 //
@@ -16,26 +16,26 @@
 //	           delivered only up to this LSN (INV-2).
 //	applier    applies up to the commit LSN and completes transactions in commit order.
 //
-// Committer and applier are one goroutine each (decision 0028). The committer sends a small batch itself, without
-// waking the session's sender.
+// Committer and applier are one goroutine each (decision 0028). While little is in flight, the committer sends a
+// batch itself, without waking the session's sender.
 //
 // # Control
 //
-// Package failover decides which node is in sync. The primary reports through Event and is controlled with
-// Primary.Configure. A standby that connects catches up from the log files, then from memory. When the standby is
-// within the window, the primary reports StandbyCaughtUp and failover requires its acks (SYNCING). When all records
-// that were committed before this requirement are durable on the standby, the primary reports StandbySynced and
-// failover may add the standby to in_sync (INV-3).
+// Package failover decides which node is in sync. The primary reports each Event to package failover, which controls
+// it with Primary.Configure. A standby that connects catches up from a snapshot if necessary, then from the log
+// files, then from memory. When the standby is within the window, the primary reports StandbyCaughtUp and failover
+// requires its acks (SYNCING). When all records that were committed before this requirement are durable on the
+// standby, the primary reports StandbySynced and failover may add the standby to in_sync (INV-3).
 //
 // The follower rejects an active below the fence in its store's identity. It persists a higher fence before it
 // accepts messages with that fence (INV-1). After Stop returns, the follower accepts and acknowledges nothing
 // (INV-4).
 //
 // A standby sends the position of the last record that it knows to be committed. An active without this record was
-// restored from an older copy of its data directory. The active refuses the standby, which would otherwise truncate
-// acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves the role
-// to the node with the longer history. Known committed records are truncated only if a forced failover discarded
-// them.
+// probably restored from an older copy of its data directory. The active refuses the standby, which would otherwise
+// truncate acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves
+// the role to the node with the longer history. A standby truncates records that it knows to be committed only if a
+// forced failover discarded them.
 //
 // Only the files transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
 package replication

@@ -6,15 +6,15 @@ import "errors"
 
 // Errors of Commit and Submit.
 var (
-	// ErrNotActive is returned if the primary stopped before it logged the transaction. The client can retry on the
-	// current active.
+	// ErrNotActive is returned if the primary has stopped or failed, and the transaction was not logged. The client can
+	// retry on the current active.
 	ErrNotActive = errors.New("this node is not active")
 	// ErrBlocked is returned while the primary must not acknowledge, or if the context ends while a switchover delays the
 	// transaction. The transaction was not logged.
 	ErrBlocked = errors.New("writes are currently rejected")
-	// ErrOutcomeUnknown is returned if the primary stopped, was blocked or failed after it had accepted the transaction,
-	// which may be logged. Commit also returns it if the caller's context ends after that. A retry with the same producer
-	// sequence is safe (INV-10).
+	// ErrOutcomeUnknown is returned if the transaction was accepted and may be logged, but the primary stopped, was
+	// blocked or failed before the transaction was completed. Commit also returns it if the caller's context ends after
+	// the transaction was accepted. A retry with the same producer sequence is safe (INV-10).
 	ErrOutcomeUnknown = errors.New("outcome of the transaction is unknown")
 	ErrTooLarge       = errors.New("transaction is too large")
 )
@@ -30,7 +30,8 @@ var (
 	// ErrAhead is returned to a standby with a fence above the configuration and term of the active (INV-1).
 	ErrAhead    = errors.New("fence of the standby is above the active's configuration")
 	ErrReplaced = errors.New("replaced by a newer connection of the standby")
-	// ErrSecondStandby is returned to a standby while another node, or another process of the same node, is connected.
+	// ErrSecondStandby is returned to a standby while another node or process is connected as the standby; see
+	// Primary.Replicate.
 	ErrSecondStandby = errors.New("another standby is connected")
 	// ErrDropped is returned if the active ended the connection because it no longer requires the standby's acks. The
 	// standby may reconnect immediately.

@@ -18,7 +18,7 @@ import (
 const snapshotBurstBytes = 4 << 20
 
 // fetch receives a snapshot and installs it. If the connection ends, the next call resumes after the received chunks,
-// unless the active no longer has the snapshot.
+// unless the active has closed the snapshot.
 func (f *Follower) fetch(ctx context.Context, conn Conn) error {
 	id := f.o.Store.Identity()
 	req := SnapshotRequest{Pair: id.PairID, Node: id.NodeID, Config: id.Fence.Config}

@@ -20,11 +20,11 @@ import (
 )
 
 const (
-	// dialBackoffMin is short, because the listener of a killed process may accept for a moment after this connection
-	// is closed, and only a refused dial proves that the process terminated.
+	// dialBackoffMin is short, because the listener of a killed process may still accept for a moment after its
+	// connections are closed, and only a refused dial proves that the process terminated.
 	dialBackoffMin = 250 * time.Microsecond
 	dialBackoffMax = 50 * time.Millisecond
-	// While data is received, CheckSpace is called at most once per spaceCheckInterval, but also after spaceCheckBytes.
+	// While data is received, CheckSpace is called again after spaceCheckBytes or spaceCheckInterval.
 	spaceCheckBytes    = 4 << 20
 	spaceCheckInterval = 100 * time.Millisecond
 )
@@ -65,7 +65,7 @@ type Follower struct {
 	wg     sync.WaitGroup
 	// received is set when a message arrives from the active. Each check of the detector resets it.
 	received atomic.Bool
-	// busy is set while this node does not read from the active.
+	// busy is set while this node does not read from the active, so silence is not counted.
 	busy atomic.Bool
 
 	// resync, if not nil, is the reason to replace the store with a snapshot from the active.
@@ -107,15 +107,15 @@ type FollowerStatus struct {
 	AppliedLSN          uint64
 	// ActiveCommitLSN is the last commit LSN received. It is retained after the active is lost.
 	ActiveCommitLSN uint64
-	// SnapshotBytes is the offset up to which a snapshot was received, and SnapshotTotalBytes the size of its page file;
-	// both are 0 without a transfer.
+	// SnapshotBytes is the offset in the page file up to which a snapshot was received. SnapshotTotalBytes is the size
+	// of the page file; both are 0 without a transfer.
 	SnapshotBytes, SnapshotTotalBytes uint64
 	// Refused wraps ErrNotPeer if the active does not accept this node as a member of its pair; otherwise nil.
 	Refused error
 	Disk    DiskStatus
 }
 
-// StartFollower starts the standby role, which runs until Stop.
+// StartFollower starts the standby role, which runs until Stop or a failure of the store (event Failed).
 func StartFollower(o FollowerOptions) *Follower {
 	o.Tuning = o.Tuning.withDefaults()
 	o.Logger = cmp.Or(o.Logger, zap.NewNop())

@@ -23,7 +23,8 @@ import (
 const (
 	// syncBytes limits the bytes appended before a sync, so that acks are sent regularly.
 	syncBytes = 8 << 20
-	// backlogBytes limits the bytes received and not yet written. The active's window is far below this limit.
+	// backlogBytes, plus Tuning.MaxTxnBytes, limits the bytes received and not yet written. The active's window is far
+	// below this limit.
 	backlogBytes = 256 << 20
 )
 

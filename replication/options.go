@@ -22,7 +22,7 @@ const (
 )
 
 // Tuning configures timeouts and sizes of replication. Zero fields use their defaults. The two nodes may use
-// different values.
+// different values, but a standby rejects a batch of more than its MaxTxnBytes plus twice its BatchBytes.
 type Tuning struct {
 	// Heartbeat is the maximum time between messages, in both directions.
 	Heartbeat time.Duration
@@ -31,9 +31,9 @@ type Tuning struct {
 	StandbyTimeout time.Duration
 	// ActiveTimeout is the silence after which the standby reports the active as lost.
 	ActiveTimeout time.Duration
-	// AckTimeout is how long a live standby may leave records unacknowledged before it is dropped as slow.
+	// AckTimeout is the time without an ack, while records are in flight, after which a live standby is dropped as slow.
 	AckTimeout time.Duration
-	// DiskStallTimeout is the duration of a log write or sync after which the node stops its heartbeats.
+	// DiskStallTimeout is the duration of a log write, including its sync, after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
 	// On the active, CommitNotice is the maximum delay before a new commit LSN is sent to the standby, in a separate
 	// message unless a batch includes it earlier. On the standby, it is the time for which committed records are collected
@@ -42,8 +42,8 @@ type Tuning struct {
 	// BehindRetry is the delay before a standby redials an active that lacks committed records in its log or its
 	// checkpoint.
 	BehindRetry time.Duration
-	// CommitDelay is the time for which the committer waits for more transactions before a write. A delay causes fewer
-	// and larger writes. Default 0.
+	// CommitDelay is the maximum time for which the committer waits for more transactions before a write. The wait ends
+	// when a batch is full. A delay causes fewer and larger writes. Default 0.
 	CommitDelay time.Duration
 	// WindowBytes limits the bytes sent to a standby and not yet acknowledged. The last batch, or a single record of any
 	// size, may exceed the limit.

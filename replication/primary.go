@@ -27,7 +27,8 @@ type PrimaryConfig struct {
 	// RequireStandby reports whether a transaction is committed only when it is durable on this node and on Standby
 	// (INV-2).
 	RequireStandby bool
-	// Standby is the member whose acks are required. With the zero Member, nothing can be committed.
+	// Standby is the member whose acks are required. If RequireStandby is set, nothing can be committed with the zero
+	// Member.
 	Standby Member
 	// Requirement identifies the period in which the acks of Standby are required. StandbySynced includes it.
 	Requirement uint64
@@ -89,7 +90,7 @@ type Primary struct {
 	cfg     PrimaryConfig
 	ended   bool
 	durable uint64
-	// standbyDurable is the last LSN acknowledged by cfg.Standby, in any of its sessions.
+	// standbyDurable is the last LSN acknowledged by cfg.Standby during the current requirement, in any of its sessions.
 	standbyDurable uint64
 	// syncTarget is the commit LSN when the acks of cfg.Standby became required.
 	syncTarget uint64
@@ -103,7 +104,7 @@ type Primary struct {
 	absentReported bool
 	// awaited is the standby that was redirected to a snapshot and has not requested it yet.
 	awaited awaitedFetch
-	// retained keeps the log for the standby whose session ended last, until retainedEnd; nil if unused.
+	// retained keeps the log for the standby that was lost last, until retainedEnd fires; nil if unused.
 	retained    *wal.Hold
 	retainedEnd *time.Timer
 	// uncommitted are the batches to be reported to the meter, and ends are samples of the log end; oldest first.
@@ -250,7 +251,7 @@ func (p *Primary) Stop() {
 
 // Drain prepares a planned handover. It holds new transactions, and waits until all others are completed, and until
 // all records are durable and applied on the required standby. It returns the end of the log; nothing is appended
-// after it until Resume or Stop. If ctx ends first, Drain returns an error, and new transactions are held until
+// after it before Resume is called. If ctx ends first, Drain returns an error, and new transactions are held until
 // Resume.
 func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	p.queue.hold()
@@ -271,8 +272,8 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 }
 
 // Settle quiesces the primary before Stop, if no other node takes over. It holds new transactions until Stop, which
-// rejects them. It returns when all other transactions are completed or were rejected because the node must not
-// acknowledge, or when ctx ends.
+// rejects them. It returns when all other transactions are completed, when new transactions are rejected anyway, or
+// when ctx ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {
@@ -325,8 +326,8 @@ type StandbyStatus struct {
 	// LagTime is the age of the oldest such record, with a resolution of one second, and at most ten minutes.
 	LagBytes uint64
 	LagTime  time.Duration
-	// CaughtUp reports whether the standby is within the window. Required reports whether transactions wait for its
-	// acks.
+	// CaughtUp reports whether StandbyCaughtUp was posted for this connection. Required reports whether transactions
+	// wait for its acks.
 	CaughtUp, Required bool
 	Agreed             Negotiation
 }

@@ -26,10 +26,10 @@ const moveBytes = 128 << 10
 // Done receives the outcome of a transaction. It is called exactly once per accepted transaction, and must not block or
 // call Submit. The callee owns the result.
 //
-// A nil error means that the transaction is committed on every member of in_sync (INV-2) and applied on this node; the
-// result may still report a rejection. These calls are made in commit order, one at a time, by the goroutine that
-// applies. An error is reported by the goroutine in which the primary is blocked, is stopped or fails, possibly at the
-// same time as other outcomes.
+// A nil error means that the transaction is committed on every member of in_sync (INV-2) and applied on this node;
+// the result may still report a rejection. These calls are made in commit order, one at a time, by the goroutine that
+// applies. An error is reported by the goroutine that calls Configure or Stop, or in which the primary fails,
+// possibly concurrently with other outcomes.
 type Done func(r *txn.Result, err error)
 
 type group struct {
@@ -233,8 +233,8 @@ func (q *queue) pop() int64 {
 	return weight
 }
 
-// block rejects new transactions with refuse and removes all waiters, but not the records. logged are the waiters of
-// records in flight, unlogged those of records not yet passed to the committer.
+// block rejects new and held transactions with refuse, and removes all waiters, but not the records. logged are the
+// waiters of records in flight, unlogged those of records not yet passed to the committer.
 func (q *queue) block(refuse error) (logged, unlogged []Done, free int64) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -33,8 +33,9 @@ type sender struct {
 	s *session
 	p *Primary
 	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold is created before the logs are
-	// matched: later, a checkpoint could already have deleted the log, and the registration releases the snapshot that the
-	// standby installed. When the session ends, the ownership of hold passes to Primary.retain.
+	// matched. If it were created later, a checkpoint could already have deleted the log, since Primary.register
+	// releases the snapshot that the standby installed. When the session ends, the ownership of hold passes to
+	// Primary.retain.
 	hold *wal.Hold
 
 	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
@@ -148,8 +149,8 @@ func (sd *sender) noticeDeadline(now time.Time) time.Time {
 }
 
 // sendNow sends newly published batches without waking the sender's goroutine. It returns false and sends nothing if
-// the sender is behind or busy, if no transaction waits for the standby, or if a send might block. The caller must then
-// wake the goroutine.
+// the sender is behind or busy, if the acks of the standby are not required, or if a send might block. The caller
+// must then wake the goroutine.
 func (sd *sender) sendNow(batches []batch) bool {
 	if !sd.mu.TryLock() {
 		return false
@@ -166,7 +167,7 @@ func (sd *sender) sendNow(batches []batch) bool {
 	return true
 }
 
-// canSend reports whether transactions wait for the standby, and more bytes can be sent without blocking.
+// canSend reports whether the standby's acks are required, and more bytes can be sent without blocking.
 func (sd *sender) canSend(more int) bool {
 	sd.p.mu.Lock()
 	required := sd.p.requires(sd.s)

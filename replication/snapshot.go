@@ -40,8 +40,8 @@ type transfer struct {
 	resumed uint64
 }
 
-// begin registers the caller's transfer as the only one. It cancels an older transfer, whose connection is assumed to
-// be dead, and waits for its end. The caller must call end, and then transfer.cancel.
+// begin registers the caller's transfer as the only one. It cancels an older transfer and waits for its end. The
+// caller must call end, and then transfer.cancel.
 func (ss *snapshotService) begin(ctx context.Context, node uuid.UUID) (context.Context, *transfer, error) {
 	for {
 		ss.mu.Lock()
@@ -125,8 +125,8 @@ func (ss *snapshotService) close() {
 	}
 }
 
-// FetchSnapshot sends a checkpoint. The log after the checkpoint is retained until the standby has reconnected, but at
-// most for two minutes after the transfer. A new transfer replaces the previous one.
+// FetchSnapshot sends a checkpoint. The log after the checkpoint is retained until the standby continues with it, but
+// at most for two minutes after the transfer. A new transfer replaces the previous one.
 func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error {
 	if !p.enter() {
 		return ErrNotActive
@@ -180,8 +180,8 @@ type awaitedFetch struct {
 	lost   bool      // reported
 }
 
-// fetchTimeouts is the number of StandbyTimeouts after which a missing snapshot request is reported. The standby
-// quarantines its store before it sends the request.
+// fetchTimeouts is the number of StandbyTimeouts after which a missing snapshot request is reported. Primary.retain
+// also uses it.
 const fetchTimeouts = 20
 
 // checkFetch reports once that a standby did not request its snapshot.

@@ -51,8 +51,8 @@ func NewDialer(options ...grpc.DialOption) Dialer {
 	}, options...)
 }
 
-// NewDialerOver is like NewDialer, but connects with dial. If dial fails with syscall.ECONNREFUSED, Dial returns
-// ErrRefused.
+// NewDialerOver is like NewDialer, but connects with dial. If the error of dial wraps syscall.ECONNREFUSED, Dial
+// returns ErrRefused.
 func NewDialerOver(
 	dial func(ctx context.Context, address string) (net.Conn, error), options ...grpc.DialOption,
 ) Dialer {

@@ -50,8 +50,9 @@ type StandbyMessage struct {
 
 // HelloResponse is the response to a Hello.
 type HelloResponse struct {
-	// ResumeAfter is the position of the last common record. The standby truncates the records after this position. If
-	// SnapshotRequired is set, the standby saves them to a file instead; ResumeAfter is then zero if unknown.
+	// ResumeAfter is the position of the last common record. The standby moves the records after this position to a
+	// separate file. If SnapshotRequired is set, the standby copies them to a file before it installs the snapshot, and
+	// ResumeAfter is zero if the position is unknown.
 	ResumeAfter lsn.Position
 	// SnapshotRequired reports whether the standby cannot catch up from the log, because the log begins too late, or
 	// the histories diverge below the standby's Applied.
@@ -71,7 +72,8 @@ type ActiveMessage struct {
 	Config, Term uint64
 	// HelloResponse is the response to the standby's Hello. It is set in the first message only.
 	HelloResponse *HelloResponse
-	// Previous is the position of the record before Records.
+	// Previous is the position of the record before Records. For a fragment, it is the position before the first
+	// fragment.
 	Previous lsn.Position
 	// Records contains log frames. If Last is zero, it is a fragment, continued in the next message.
 	Records []byte
@@ -190,8 +192,8 @@ type ProcessIdentity struct {
 	// Process distinguishes processes of one node.
 	Process string
 	Address string
-	// End is the end of the process's log. It is zero if the store may have lost records: the peer must then not hand
-	// over the role because of this log (INV-6).
+	// End is the end of the process's log. It is zero if the store may have lost records: the peer must then not move
+	// the role to this node because of its log (INV-6).
 	End lsn.Position
 }
 
@@ -205,7 +207,7 @@ func Self(s *store.Store, process, address string) ProcessIdentity {
 	return i
 }
 
-// Responder responds to handshakes of other processes. The zero value rejects all.
+// Responder responds to handshakes of other processes. The zero value rejects all with ErrNotActive.
 type Responder struct {
 	Self func() ProcessIdentity
 	// OnHandshake is called for each accepted handshake. It is required with Self, and must not block.

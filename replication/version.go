@@ -29,8 +29,8 @@ type Negotiation struct {
 	Features []string // sorted
 }
 
-// negotiate returns the newest common protocol version and the common features, or ErrProtocol. oldest is 0 if the
-// other end supports only one version.
+// negotiate returns the newest common protocol version and the common features. It returns ErrProtocol if no version
+// is common, or if the features exceed a limit. oldest is 0 if the other end supports only one version.
 func negotiate(newest, oldest uint32, features []string) (Negotiation, error) {
 	if oldest == 0 {
 		oldest = newest
