@@ -52,7 +52,7 @@ type Observation struct {
 	Revision Revision
 	// Missing reports whether the coordinator reported that no record exists.
 	Missing bool
-	// RecordErr is the reason why the stored record is unusable: ErrRecordVersion or ErrRecordInvalid.
+	// RecordErr is the reason why the stored record is unusable. It wraps ErrRecordVersion or ErrRecordInvalid.
 	RecordErr error
 	// Live lists the nodes with a liveness key, including this node, sorted by node ID. If two processes share an ID,
 	// Live contains the process announced last.
@@ -60,10 +60,9 @@ type Observation struct {
 	// LiveKnown reports whether Live has been read at least once.
 	LiveKnown bool
 	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
-	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after
-	// both have announced themselves and see each other. Duplicate becomes nil within about a lease after the other
-	// process has terminated, or immediately if its Announce ended normally. With etcd, a process of release 0.1.0 is
-	// detected only if it announced itself after this process; with raft, it is never detected.
+	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both
+	// have announced themselves and see each other. Duplicate becomes nil within about a lease after the other process
+	// has terminated, or immediately if its Announce ended normally. A process of release 0.1.0 may not be detected.
 	Duplicate *Duplicate
 	Reachable bool
 	// Problem describes why the coordinator is unreachable, or another problem of the coordinator that an operator can
@@ -130,12 +129,11 @@ type Condition struct {
 
 // Kinds of conditions.
 const (
-	// ConditionSuperseded means that the record names this node, but another process generation of it wrote the
-	// record.
+	// ConditionSuperseded means that another process with this node's identity has replaced this process in the pair.
 	ConditionSuperseded       = "superseded"
 	ConditionDuplicateProcess = "duplicate-process"
-	// ConditionStoreRolledBack means that this node's store ends before a position that it is known to have
-	// committed.
+	// ConditionStoreRolledBack means that this node's data directory is an older copy, or a copy of a running node's
+	// directory (INV-11 to INV-13).
 	ConditionStoreRolledBack = "store-rolled-back"
 	// ConditionHistoriesDiverged means that committed records of the other node are missing on the active.
 	ConditionHistoriesDiverged = "histories-diverged"

@@ -17,23 +17,23 @@ import (
 type Identity struct {
 	Node  uuid.UUID
 	Store uuid.UUID
-	// Incarnation is incremented when the store's content is replaced, and by ClearLoss.
+	// Incarnation is incremented when the store's content is replaced, when the store is quarantined, and by ClearLoss.
 	Incarnation uint64
 	// PairID is uuid.Nil until JoinPair.
 	PairID uuid.UUID
 	Fence  Fence
 	// End is the position of the last record in the log, which need not be durable.
 	End lsn.Position
-	// Restored reports whether the store is a restored backup that has not joined a pair since. No cluster record
-	// lists such a store, and it may create a new pair.
+	// Restored reports whether the store is a restored backup that has not joined a pair since. Such a store may create
+	// a new pair.
 	Restored bool
 	// MayHaveLost reports whether acknowledged bytes may be lost (INV-6). It is durable until ClearLoss.
 	MayHaveLost bool
 	// Committed is the last LSN durably known to be committed; never above End.
 	Committed uint64
-	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened. It
-	// becomes empty when this node has replicated all data of the other node. The pair ID may have been lost with the
-	// store, so such a node joins any pair, but does not create one.
+	// Quarantine is the directory of the previous store, with the reason, if that store could not be opened. It becomes
+	// empty when a snapshot of the other node is installed, or when the record lists this process as in sync. The pair
+	// ID may have been lost with the store, so such a node joins any pair, but does not create one.
 	Quarantine string
 	// Generation is the last process generation known to be listed in the record. ClaimedGeneration is the generation of
 	// the last process that participated, until the record is known to list it (INV-11).
@@ -49,8 +49,8 @@ func (id Identity) Member() Member {
 	return m
 }
 
-// Empty reports whether the store has never been part of a pair. A store that joined a pair is not empty even without
-// records: a new record would lock out the node that has the messages (INV-9).
+// Empty reports whether the store has no records and has never been part of a pair. A store that joined a pair is not
+// empty even without records: a new record would lock out the node that has the messages (INV-9).
 func (id Identity) Empty() bool {
 	if id.Quarantine != "" && !mutate.Off("INV-9-quarantined-store-is-new") {
 		return false
@@ -85,8 +85,9 @@ type DataPlane interface {
 	// SetFence durably raises the fence (INV-1, INV-4). A fence that is not above the current one has no effect.
 	SetFence(ctx context.Context, f Fence) error
 
-	// ClearLoss clears MayHaveLost and increments Incarnation in one durable write. The record then no longer lists
-	// this store as in sync, and an active that has not detected the restart cannot add it with its old incarnation.
+	// ClearLoss clears MayHaveLost and increments Incarnation in one durable write. A record with the old incarnation
+	// then no longer lists this store as in sync, and an active that has not detected the restart cannot add it with its
+	// old incarnation.
 	ClearLoss(ctx context.Context) error
 
 	// MarkLoss durably sets MayHaveLost. It is called if the data directory is an older copy or a duplicate.
@@ -118,8 +119,8 @@ type DataPlane interface {
 	ConfigureActive(ctx context.Context, cfg ActiveConfig) error
 
 	// StopActive ends the active role. After it returns, nothing is appended, acknowledged, applied, delivered or sent
-	// to the standby, and pending transactions have failed with an unknown outcome. Clients are redirected to next, if
-	// its ID is set.
+	// to the standby, and all pending transactions have failed, with an unknown outcome if they may be logged. Clients
+	// are redirected to next, if its ID is set.
 	StopActive(ctx context.Context, next NodeInfo) error
 
 	// StartFollower starts the standby role, which replicates from spec.Active. After a connection loss, it redials
@@ -132,8 +133,8 @@ type DataPlane interface {
 	StopFollower(ctx context.Context) error
 
 	// Drain prepares a planned handover. It holds new transactions, and waits until all earlier transactions are
-	// committed, and are durable and applied on the standby. It returns the end of the log; no record is appended after it
-	// until Resume or StopActive. The Runner calls Resume or StopActive after every Drain, even a failed one.
+	// committed, and are durable and applied on the standby. It returns the end of the log; no record is appended after
+	// it unless Resume is called. The Runner calls Resume or StopActive after every Drain, even a failed one.
 	Drain(ctx context.Context) (lsn.Position, error)
 
 	// Resume accepts transactions again after Drain.
@@ -187,7 +188,8 @@ const (
 	// LostRefused means that the peer's host reports that no process listens on the address.
 	LostRefused
 	LostSilence
-	// LostRejected means that the peer is not active, has a config and term below the fence, or rejects this node.
+	// LostRejected means that the peer responds, but replication is impossible: for example, it is not active, has a
+	// config and term below the fence, or rejects this node.
 	LostRejected
 	LostSlow
 	// LostAhead means that the standby's fence is above this node's config and term: the standby is taking over, or
@@ -239,8 +241,8 @@ type (
 	// FollowerRequired reports that the active requires this node's acks from now on.
 	FollowerRequired struct{}
 	// FollowerLost reports that the stream has ended, or another dial has failed. It is posted again when the cause
-	// changes. After a reset, the data plane must redial immediately and report the outcome, because only LostRefused
-	// triggers an immediate takeover.
+	// changes. After a reset, the data plane must redial immediately and report the outcome, because LostRefused
+	// triggers a takeover without waiting for a timeout.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error

@@ -129,7 +129,8 @@ type (
 		ID string
 		// Failure is the reason why the switchover failed; empty on success.
 		Failure string
-		// Pause is how long no transaction could be acknowledged, as measured by this node.
+		// Pause is the time since the start of the drain, during which no transaction could be acknowledged. If the standby
+		// received the request, it is the time since the request.
 		Pause time.Duration
 		// Already reports whether SwitchoverRequested.To was active at the time of the request.
 		Already bool

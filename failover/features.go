@@ -15,8 +15,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Features lists the capabilities of a release beyond version 1 of the record, separated by spaces. During an upgrade
-// of a pair, requests that the older release would misinterpret are rejected. Names are never reused.
+// Features lists the optional capabilities of a release, separated by spaces. During an upgrade of a pair, requests
+// that the older release would misinterpret are rejected. Names are never reused.
 type Features string
 
 // FeaturePause is support for Record.Paused. A standby without it would ignore the pause and take over.
@@ -55,8 +55,8 @@ func KnownFeatures() Features {
 // Has reports whether f contains the feature.
 func (f Features) Has(name string) bool { return slices.Contains(strings.Fields(string(f)), name) }
 
-// nodeWithout returns a node of the pair that does not support a feature; false if all nodes support it. A node's
-// announcement takes precedence over the record.
+// nodeWithout returns a node of the pair that does not support a feature; false if all nodes support it. The features
+// in a node's announcement take precedence over those in the record.
 func nodeWithout(rec Record, live []Live, feature string) (NodeInfo, bool) {
 	nodes := slices.Clone(rec.Nodes)
 	for _, m := range rec.InSync {

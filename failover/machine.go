@@ -34,7 +34,7 @@ type State struct {
 	liveKnown  bool
 	proc       processState
 	handshake  handshake
-	bootTerm   uint64 // term of the first record seen that this process did not write
+	bootTerm   uint64 // term of the first record seen, unless this process wrote that record
 	refused    error  // why a starting node waits for an operator (INV-9)
 	adopts     adopting
 	forces     forcing

@@ -14,14 +14,14 @@ import (
 // In both cases a starting node waits for an operator, because it cannot determine which store is complete.
 
 // AdoptRequested requests that this node rewrites the cluster record. The caller has verified that the record is
-// missing or old, and that the other node has no additional records. The swap fails if the coordinator's record has
-// changed since that check.
+// missing or old. It has also verified that the other node has no additional records, unless WithoutOther is set. The
+// swap fails if the coordinator's record has changed since that check.
 type AdoptRequested struct {
 	ID string
 	// Found is the coordinator's record, and Revision its revision. Both are zero if the coordinator has no record.
 	Found    Record
 	Revision Revision
-	// Above is a lower bound for config and term of the new record.
+	// Config and term of the new record are above those in Above.
 	Above Fence
 	// AcceptLoss reports whether the operator accepts that acknowledged transactions may be missing on this node
 	// (INV-6).

@@ -12,9 +12,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// In a forced failover, the only in-sync node is lost, and an operator activates the other node without the records
-// that only the lost node had. This is the only exception to INV-4; all other rules apply. If the old active returns,
-// it detects that it was replaced.
+// In a forced failover, an operator activates a node that may lack acknowledged records, usually because the only
+// in-sync node is lost. This is an exception to INV-4; all other rules apply. If the old active returns, it detects
+// that it was replaced.
 
 // Reasons of ErrForce.
 var (

@@ -117,7 +117,8 @@ func (m *machine) standbyAhead(e StandbyAhead) {
 	a.ahead = ahead{member: e.Member, end: e.End.LSN, committed: e.Committed}
 }
 
-// required returns the member whose ack is required for a commit, in addition to local durability (INV-2, INV-3).
+// required returns the member that must acknowledge each record before it is committed, in addition to local
+// durability (INV-2, INV-3). It returns false if local durability suffices.
 func (s *State) required() (Member, bool) {
 	if mutate.Off("INV-3-acknowledges-alone-before-swap") && s.act.standby == standbyNone {
 		return Member{}, false

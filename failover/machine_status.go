@@ -173,7 +173,8 @@ func (s *State) quarantineReason() string {
 		"files at startup\")"
 }
 
-// forceCommand returns the command for a forced failover, which requires that no other node is running.
+// forceCommand returns the command for a forced failover. If another node is running, it also returns the instruction
+// to stop that node first.
 func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
 	if l, ok := s.otherLive(); ok {

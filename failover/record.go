@@ -51,7 +51,7 @@ type Record struct {
 	// both nodes.
 	Paused *Pause  `json:"paused,omitempty"`
 	Forced *Forced `json:"forced,omitempty"`
-	// Mark is the highest known mark at the time of the write (INV-12).
+	// Mark is the highest mark that its writer knew (INV-12).
 	Mark Mark `json:"mark,omitzero"`
 	// OpID identifies the operation that wrote the record, to resolve swaps with an unknown outcome.
 	OpID string `json:"op_id"`
@@ -63,7 +63,8 @@ type Record struct {
 	unknown map[string]json.RawMessage
 }
 
-// Member identifies one store in a state known to be complete, as an entry of Record.InSync.
+// Member identifies one incarnation of a store, and its process generation. Record.InSync contains the Members of the
+// complete stores.
 type Member = identity.Member
 
 // Fence is the lower bound of config and term that a node accepts (INV-1).
@@ -93,23 +94,26 @@ type Pause struct {
 }
 
 // Forced describes a forced failover: an operator activated a node although acknowledged records may be missing
-// (INV-4).
+// (INV-4). It also describes an adoption of the record without a response from the other node
+// (AdoptRequested.WithoutOther).
 type Forced struct {
 	At time.Time `json:"at"`
-	// By is the name of the operator or the operator's machine. It is not authenticated.
+	// By is the name of the operator or the operator's machine, which is not authenticated; "lockstep pair adopt" for an
+	// adoption.
 	By     string `json:"by,omitempty"`
 	Reason string `json:"reason,omitempty"`
 	// Node is the node that was activated, in Term.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the LSN up to which no acknowledged record is lost: GuaranteedLSN of the node, or less if an earlier forced
-	// failover is not settled. Later records of the other node are discarded if their term is below Term.
+	// After is the LSN up to which no acknowledged record is lost: GuaranteedLSN of the node, or less if an earlier
+	// forced failover is not settled. For an adoption, it is the last LSN that the node knows to be committed. Later
+	// records of the other node are discarded if their term is below Term.
 	After uint64 `json:"after"`
 	// Settled reports whether both nodes have been in sync since the forced failover.
 	Settled bool `json:"settled,omitempty"`
 }
 
-// Switchover is a request to the active to hand over the role.
+// Switchover is a request to the active to transfer the role to the node To.
 type Switchover struct {
 	ID string    `json:"id"`
 	To uuid.UUID `json:"to"`
@@ -157,7 +161,7 @@ func (r Record) Clone() Record {
 	return r
 }
 
-// Validate checks the record. Its errors wrap ErrRecordVersion or ErrRecordInvalid.
+// Validate checks the fields that the machine depends on. Its errors wrap ErrRecordVersion or ErrRecordInvalid.
 func (r Record) Validate() error {
 	switch {
 	case r.Version > RecordVersion:
@@ -190,7 +194,8 @@ func (r Record) Encode() ([]byte, error) {
 	return b, nil
 }
 
-// DecodeRecord decodes the output of Encode. Unknown fields are kept for the next Encode.
+// DecodeRecord decodes and validates the output of Encode. Unknown fields are kept for the next Encode. Its errors
+// wrap ErrRecordVersion or ErrRecordInvalid.
 func DecodeRecord(b []byte) (Record, error) {
 	if len(b) > maxRecordBytes {
 		return Record{}, fmt.Errorf("%d bytes, limit %d: %w", len(b), maxRecordBytes, ErrRecordInvalid)

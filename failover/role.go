@@ -9,18 +9,21 @@ type Role uint8
 
 // Roles, in the usual order.
 const (
-	// RoleRecovering means that the node has not read the record yet, or waits for the other node or an operator.
+	// RoleRecovering means that the node has no other role. For example, it has not read the record yet, it waits for
+	// the other node or an operator, or another process has replaced it.
 	RoleRecovering Role = iota + 1
-	// RoleCatchingUp means that the node fetches missing records from the active.
+	// RoleCatchingUp means that the node is not in sync. It connects to the active, or fetches missing records from it.
 	RoleCatchingUp
 	// RoleSyncing means that the node has caught up. The active requires its acks, and is about to add it to
 	// in_sync.
 	RoleSyncing
-	// RoleStandby means that the node is in sync, and can take over.
+	// RoleStandby means that the node is in sync with the active, or was when the connection was lost, and can take
+	// over.
 	RoleStandby
 	// RoleCandidate means that the node tries to take over.
 	RoleCandidate
-	// RoleActivating means that the node has the active role, and replays the end of the log.
+	// RoleActivating means that the node has the active role, but has not yet committed and applied the records in its
+	// log.
 	RoleActivating
 	// RoleActive means that the node serves clients, and the standby is in sync.
 	RoleActive

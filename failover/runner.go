@@ -72,9 +72,10 @@ func New(o Options) (*Runner, error) {
 	return r, nil
 }
 
-// Run runs the node as a member of its pair until ctx ends, and then returns nil. It returns an error if the node must
-// not continue: ErrOtherPair, ErrRecordVersion, ErrRecordInvalid, ErrFailed, or an error of the data plane. When Run
-// returns, no role is running, and the liveness key was removed or will expire. Run may only be called once.
+// Run runs the node as a member of its pair until ctx ends. Then it stops the role, and returns nil unless this
+// fails. Run also ends, with an error, if the node must not continue: ErrOtherPair, ErrRecordVersion,
+// ErrRecordInvalid, ErrFailed, or an error of the data plane. When Run returns, no role is running, and the liveness
+// key was removed or will expire. Run may only be called once.
 func (r *Runner) Run(ctx context.Context) error {
 	r.mu.Lock()
 	if r.running {
@@ -141,8 +142,9 @@ type SwitchoverResult struct {
 	Already bool
 }
 
-// Switchover hands the active role over to the other node. Both nodes accept the request. Switchover returns when the
-// other node is active, or with ErrSwitchover or ErrStopped. If ctx ends first, the handover may still happen.
+// Switchover transfers the active role to the node that is not active. Both nodes accept the request. Switchover
+// returns when that node is active, or with ErrSwitchover or ErrStopped. If ctx ends first, it returns the context's
+// error, and the role may still be transferred.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }

@@ -16,8 +16,8 @@ type ForceRequest struct {
 	By, Reason string // for display
 }
 
-// MayForce returns nil if Force would currently be accepted for the record with the given config. Otherwise it returns
-// ErrForce with the reason; ErrOtherLives is transient.
+// MayForce returns nil if Force would currently be accepted for the record with the given config. Otherwise it
+// returns ErrForce with the reason, or ErrStopped. The reason ErrOtherLives is transient.
 func (r *Runner) MayForce(ctx context.Context, config uint64) error {
 	return r.requestForce(ctx, ForceRequested{DryRun: true, Config: config})
 }

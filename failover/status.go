@@ -12,7 +12,8 @@ import (
 
 // Errors of Runner.Run and of Status.Refused.
 var (
-	// ErrOtherPair is returned if the store and the record belong to different pairs.
+	// ErrOtherPair is returned if the store belongs to another pair than the record, or has records but never belonged
+	// to a pair.
 	ErrOtherPair = errors.New("store belongs to another pair")
 	// ErrRestored is the reason why a node waits if its store is a restored backup, but the coordinator has the
 	// record of another pair.
@@ -20,7 +21,8 @@ var (
 	// ErrRecordLost is the reason why a node waits if its store was part of a pair, but the coordinator has no record
 	// (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
-	// ErrRecordOld is the reason why a node waits if the coordinator's record is below the node's fence (INV-9).
+	// ErrRecordOld is the reason why a node waits if the coordinator's record has a lower config than the node's fence
+	// (INV-9).
 	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
 	// ErrFailed is returned after a failure of the store (INV-7).
 	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")
@@ -73,18 +75,20 @@ type Settings struct {
 	DrainTimeout time.Duration
 	// SwitchoverTimeout limits a switchover or a forced failover as a whole. Default 10 s.
 	SwitchoverTimeout time.Duration
-	// RetryDelay is the delay between two attempts to reach the coordinator. Default 100 ms.
+	// RetryDelay is the delay between two attempts to reach the coordinator, or the other node in a handshake. Default
+	// 100 ms.
 	RetryDelay time.Duration
-	// RefusedDelay is the delay between two attempts of a swap that the coordinator rejects. Default 500 ms.
+	// RefusedDelay is the delay between two attempts of a swap that the coordinator rejects, and between two reads of
+	// the record while the node waits for an operator. Default 500 ms.
 	RefusedDelay time.Duration
 	// CoordinatorTimeout limits a call to the coordinator. Default 2 s.
 	CoordinatorTimeout time.Duration
 	// MinInSync is the value for Record.MinInSync that this node writes when it becomes active: 1 (default) or 2.
 	MinInSync int
-	// Preferred reports whether an active that is not preferred hands the role over to this node.
+	// Preferred reports whether this node should be the active when both nodes are in sync; see FailbackDelay.
 	Preferred bool
-	// FailbackDelay is how long a preferred node must be in sync without interruption before it receives the role. 0
-	// disables failback.
+	// FailbackDelay is how long a preferred standby must be in sync without interruption before this node, which is not
+	// preferred, transfers the role to it. 0 disables failback.
 	FailbackDelay time.Duration
 	// AcceptLoss permits a start even if acknowledged bytes may be lost and no other node has them (INV-6). It is
 	// only for a node without a partner.
@@ -118,7 +122,8 @@ type Status struct {
 	Role Role
 	// Reason describes why the node has its role or cannot serve.
 	Reason string
-	// Refused is ErrRestored, ErrRecordLost or ErrRecordOld while the node waits for an operator.
+	// Refused wraps ErrRestored, ErrRecordLost or ErrRecordOld while the node waits for an operator; otherwise it is
+	// nil.
 	Refused error
 	// Since is the time of the last role change.
 	Since time.Time
@@ -133,14 +138,15 @@ type Status struct {
 	// Superseded reports whether another process with this node's identity has replaced this process, which has
 	// permanently stopped its role.
 	Superseded bool
-	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11, INV-12).
+	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11 to INV-13);
+	// otherwise it is empty.
 	RolledBack string
 	// Duplicate is another process running under this node's identity, if known.
 	Duplicate *Live
 	// Ahead describes diverged histories (INV-13): committed records of the other node are missing on this active, which
 	// does not serve; or committed records of this node, which is not in sync, are missing on the active.
 	Ahead string
-	// Serve reports whether transactions are acknowledged.
+	// Serve reports whether this node may acknowledge transactions.
 	Serve bool
 	// Deliver reports whether messages may be delivered.
 	Deliver bool
@@ -148,7 +154,8 @@ type Status struct {
 	Standby uuid.UUID
 	// FailbackAt is the scheduled handover to the preferred node, if any.
 	FailbackAt time.Time
-	// CoordinatorRefuses is the reason why the coordinator rejected the last change of the record; otherwise empty.
+	// CoordinatorRefuses is the reason why the coordinator rejected the last change of the record; empty if it was not
+	// rejected.
 	CoordinatorRefuses string
 	// MayHaveLost reports whether acknowledged bytes may be missing in this node's store (INV-6).
 	MayHaveLost bool

@@ -222,8 +222,8 @@ func (v *Voter) Members(ctx context.Context) ([]Member, error) {
 	return askMembers(ctx, v, v.opts.RequestTimeout)
 }
 
-// Add adds the voter at this address. Its data directory must be empty, and the voter must be running. Add returns
-// ErrMembership or ErrNoQuorum.
+// Add adds the voter at this address. The voter must be running, with a directory (Options.Dir) that has no log and
+// no snapshot. Add returns ErrMembership or ErrNoQuorum.
 func (v *Voter) Add(ctx context.Context, address string) (Member, error) {
 	return askChange(ctx, v, change{Add: address})
 }

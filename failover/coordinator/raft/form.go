@@ -24,7 +24,7 @@ const (
 	unreachableAfter = 10 * time.Second
 	// problemDelay is the time for which a problem must persist before it is logged.
 	problemDelay = 2 * time.Second
-	// adoptAfter is the number of election timeouts without a leader after which a voter accepts a leader reported by
+	// adoptAfter is the number of election timeouts without a leader after which a member accepts a leader reported by
 	// another voter.
 	adoptAfter = 4
 )

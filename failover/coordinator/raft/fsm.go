@@ -22,7 +22,8 @@ type state struct {
 	OpID       string          `json:"op_id,omitempty"`
 	Record     json.RawMessage `json:"record,omitempty"`
 	Recoveries uint64          `json:"recoveries"`
-	// Mark is the pair's high-water mark; nil until all voters have announced support for marks.
+	// Mark is the pair's high-water mark; nil until the first mark is written, which requires that all voters support
+	// marks.
 	Mark *failover.Mark `json:"mark,omitempty"`
 }
 

@@ -14,8 +14,8 @@ import (
 
 const logInterval = time.Minute
 
-// raftLog forwards the raft library's log to zap. Errors become warnings, at most once a minute per message. All other
-// messages become debug messages, for example about each failed heartbeat and each step of an election.
+// raftLog forwards the raft library's log to zap. Errors become warnings, at most once a minute per message. All
+// other messages become debug messages, including errors that only mean that another voter does not respond.
 type raftLog struct {
 	hclog.Logger // implements the remaining methods
 

@@ -93,8 +93,7 @@ func Recover(o RecoverOptions) (_ Recovery, err error) {
 	return rec, nil
 }
 
-// recover executes the recovery. If it is interrupted, the voter is not a member of any cluster, and Recover can be
-// called again.
+// recover executes the recovery. If it is interrupted, Recover can be called again.
 func (d *disk) recover(rec *Recovery, rlog raftLog, log *zap.Logger) error {
 	last, err := d.lastIndex()
 	if err != nil {

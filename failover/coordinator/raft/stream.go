@@ -19,11 +19,12 @@ import (
 
 // All traffic between voters uses one port. A connection begins with a hello and a response, inside TLS if enabled:
 //
-//	dialer:   magic "LKS1" │ kind 1 │ length 2 │ JSON {from, to}
+//	dialer:   magic "LKS1" │ kind 1 │ length 2 │ JSON of handshake
 //	listener: 0 │ length 2 = 0        or   1 │ length 2 │ reason of the rejection
 //
-// `to` is the ID of the intended voter, because raft identifies voters only by address. Without this check, a voter
-// with a wiped disk could vote a second time in the same term, without the entries that it had acknowledged before.
+// Its field `to` is the ID of the intended voter, because raft identifies voters only by address. Without this check,
+// a voter with a wiped disk could vote a second time in the same term, without the entries that it had acknowledged
+// before.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'
@@ -241,7 +242,7 @@ func (p *port) receive(conn net.Conn) error {
 	return box.put(conn)
 }
 
-// checkCertificate rejects a connection whose certificate does not belong to a voter.
+// checkCertificate rejects a TLS connection if its certificate does not belong to a voter.
 func (p *port) checkCertificate(conn net.Conn) error {
 	secure, ok := conn.(*tls.Conn)
 	if !ok {

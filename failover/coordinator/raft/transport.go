@@ -122,8 +122,8 @@ func (t *transport) Close() error {
 
 // SetHeartbeatHandler sets the function that handles heartbeats of the current term, without raft's main goroutine,
 // which may be writing to the disk. The main goroutine handles all other heartbeats, unless a stalled disk blocks it.
-// Otherwise, a heartbeat that begins a term could be delayed until the main goroutine has voted or stored entries in a
-// newer term. It would then lower the term of this voter.
+// If handle received a heartbeat that begins a term, this heartbeat could be delayed until the main goroutine has
+// voted or stored entries in a newer term, and would then lower the term of this voter.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	if handle == nil {
 		t.NetworkTransport.SetHeartbeatHandler(nil)
