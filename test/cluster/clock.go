@@ -23,7 +23,7 @@ import (
 
 // A wall clock jumps when an operator or NTP sets it; the monotonic clock of a process is not affected. Go programs
 // do not read the clock through a replaceable library, so the nodes of these tests are built with a modified
-// time.Now. It adds an offset in seconds, which each call reads from a file that the test writes.
+// time.Now. It adds an offset in seconds, which each call reads from a memory-mapped file that the test writes.
 const (
 	// clockTag is the build tag that identifies a binary with an adjustable clock. No source file has it as a build
 	// constraint.

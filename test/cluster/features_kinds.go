@@ -174,8 +174,8 @@ func checkPriorities(ctx context.Context, f *feature, n int) error {
 	return nil
 }
 
-// dedupKind publishes each message several times, with one message ID and without a producer identity. The message
-// must be stored once.
+// dedupKind publishes each message several times, as separate requests with one message ID. The message must be
+// stored once.
 func dedupKind() featureKind {
 	return featureKind{
 		name: "dedup", into: "in",
@@ -281,8 +281,8 @@ func checkReplay(ctx context.Context, f *feature, all map[historycheck.ID]int) e
 	return nil
 }
 
-// delayKind delays messages, some of which expire and are dead-lettered. Each acknowledged message must be delivered
-// or dead-lettered, and must be dead-lettered at most once.
+// delayKind delays messages, some of which expire and are dead-lettered. At the end, each acknowledged message must
+// be delivered, dead-lettered or still delayed, and must be dead-lettered at most once.
 func delayKind() featureKind {
 	return featureKind{
 		name: "delay", into: "in",

@@ -134,8 +134,8 @@ func (n *Net) iptables(ctx context.Context, name string, args ...string) error {
 	return run(ctx, "ip", append([]string{"netns", "exec", n.names[index(name)], "iptables", "-w"}, args...)...)
 }
 
-// DropBetween drops packets from one node to the other. Packets in the opposite direction are not dropped. DropBetween
-// and the following methods require Options.Net.
+// DropBetween drops packets from the given node to the other node. Packets in the opposite direction are not dropped.
+// DropBetween and the following methods require Options.Net.
 func (p *Pair) DropBetween(ctx context.Context, from *Node) error {
 	return p.net.dropBetween(ctx, from.Name, p.Other(from).Name)
 }

@@ -183,8 +183,9 @@ func verdict(err error) historycheck.Outcome {
 	}
 }
 
-// attempt makes a call until it succeeds, at most maxAttempts times, and records the last outcome in o. At random,
-// it stops earlier. If repeatable is false, a call with an unknown outcome is not retried.
+// attempt makes a call until it succeeds, at most maxAttempts times, and records the last outcome in o. At random, it
+// stops earlier. It also stops when the client is closed or the outcome can no longer be determined. If repeatable is
+// false, a call with an unknown outcome is not retried.
 func (a *application) attempt(o *historycheck.Operation, repeatable bool, call func(context.Context) error) {
 	h := a.w.history
 	o.Sent = h.Now()

@@ -41,12 +41,12 @@ type Options struct {
 	// NodeSettings are additional settings of a single node, by its name, "a" or "b".
 	NodeSettings map[string]map[string]string
 	// Links places a Proxy in front of each node for the traffic of the other node, as required by Cut. Clients of
-	// NewClient and the nodes' own connections bypass it. A killed node is detected later, because its proxy still
+	// NewClient and the connections of ConnTo bypass it. A killed node is detected later, because its proxy still
 	// accepts connections.
 	Links bool
 	// Disk enables disk faults by Node.SetDisk. The binary must support them: see CanBreakDisks.
 	Disk bool
-	// Clock enables Node.SetClock for the nodes, the witness and etcd. The binary must support it: see CanSetClocks.
+	// Clock enables Node.SetClock for the nodes and the witness. The binary must support it: see CanSetClocks.
 	Clock bool
 	// EtcdBinary, if not empty, is a program built by BuildEtcdWithClock. It stores the cluster record instead of an etcd
 	// in this process; see Pair.Etcd. It cannot be stopped and restarted.

@@ -27,7 +27,7 @@ const (
 	SubRaw = "raw"
 	// SubClient is consumed through the client package.
 	SubClient = "client"
-	// SubShared is consumed by several plain streams concurrently, among which the node distributes the groups.
+	// SubShared is consumed by several plain streams concurrently.
 	SubShared = "shared"
 	// SubAudit is never consumed, so that the queue retains all messages until the end.
 	SubAudit = "audit"
@@ -57,11 +57,11 @@ type WorkloadOptions struct {
 	NoAdministration bool
 	// Plain omits standard fields and typed properties, for nodes of release 0.1.0, which do not support them.
 	Plain bool
-	// Features adds applications that use other queue features: forwards, filters, delays, expiry, priorities, retention.
-	// Nodes of release 0.1.0 do not support them.
+	// Features adds applications that use other queue features: forwards, filters, delays, expiry, priorities,
+	// retention, deduplication, prepared transactions. Nodes of release 0.1.0 do not support them.
 	Features bool
-	// SideClientsPerSecond is the rate of messages published to each node directly, regardless of its role. Default 10;
-	// if negative, no side clients run.
+	// SideClientsPerSecond is the maximum rate of messages published to each node directly, regardless of its role.
+	// Default 10; if negative, no side clients run.
 	SideClientsPerSecond int
 	Seed                 uint64
 }
@@ -309,7 +309,8 @@ func (p *producer) run(ctx context.Context, waitForEach bool) {
 	}
 }
 
-// send publishes one message. The returned channel is closed when the outcome is in the history.
+// send publishes one message. The returned channel is closed when the outcome is in the history, or when the message
+// was not sent because ctx has ended.
 func (p *producer) send(ctx context.Context, id historycheck.ID) <-chan struct{} {
 	h := p.w.history
 	record := historycheck.Publish{ID: id, Queue: p.w.queues[p.rng.IntN(len(p.w.queues))], Sent: h.Now()}

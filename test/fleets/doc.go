@@ -5,11 +5,11 @@
 // The six nodes are calls of node.Run in one testing/synctest bubble (test/simpair), with a simulated network, a disk
 // per node, a clock, a coordinator per pair, and one etcd for the directory (test/simetcd).
 //
-// TestFleet runs the workload of test/cluster with clients of one pair each. The seed determines moves of queues and of
-// placement groups, cancellations of moves, drains of pairs, and faults of nodes, disks, links and the directory. Some
-// faults begin immediately before a step of a move; for example, the active of the source or of the target is killed,
-// loses power, or hands over its role. After an older copy of the directory was restored, an operator rebuilds the
-// directory.
+// TestFleet runs the workload of test/cluster with clients of one pair each. The seed determines moves of queues and
+// of placement groups, cancellations of moves, drains of pairs, and faults of nodes, disks, links and the directory.
+// Some faults begin immediately before a step of a move; for example, the active of the source or of the target is
+// killed, loses power, or transfers its role. After an older copy of the directory was restored, an operator rebuilds
+// the directory.
 //
 // At random moments, and before each step of a move, the active nodes of all pairs are asked at the same instant which
 // queues they serve: at most one pair may serve a queue. Within a minute after the last fault, all pairs must be in

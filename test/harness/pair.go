@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package harness runs a pair as processes on one machine, with an etcd in this process, and injects faults.
-// `lockstep demo`, `dev` and `bench` use it, and the tests through test/cluster. On Linux, the nodes exit when this
-// process exits for any reason.
+// `lockstep demo`, `dev` and `bench` use it, and tests, many of them through test/cluster. On Linux, the nodes exit
+// when this process exits for any reason.
 package harness
 
 import (
@@ -53,7 +53,8 @@ type Options struct {
 	// accepts connections.
 	Links bool
 	// EtcdLinks adds a relay between each node and etcd, which enables CutFromEtcd, StopEtcd and StartEtcd. It cannot be
-	// combined with Raft. The relays listen on EtcdLinkHost, an address of this machine; default 127.0.0.1.
+	// combined with Raft or Standalone. The relays listen on EtcdLinkHost, an address of this machine; default
+	// 127.0.0.1.
 	EtcdLinks    bool
 	EtcdLinkHost string
 	// EtcdAddress, if not empty, is the host:port of an external etcd, which is used instead of an etcd in this process.
@@ -87,8 +88,8 @@ type Pair struct {
 	peers  []*Node // created by Peer
 }
 
-// Start starts etcd and the nodes. It does not wait until the nodes serve; see WaitReady. If it returns an error, no
-// process is running.
+// Start starts the coordinator, if any, and the nodes. It does not wait until the nodes serve (see WaitReady), except
+// for node a with Options.AFirst. If it returns an error, no process is running.
 func Start(ctx context.Context, o Options) (_ *Pair, err error) {
 	p := &Pair{o: o}
 	defer func() {
@@ -380,11 +381,11 @@ func (p *Pair) Other(n *Node) *Node {
 	return p.Nodes[0]
 }
 
-// Close stops the nodes, which write a checkpoint, and then etcd. It releases all resources except the directory.
-// Further calls do nothing.
+// Close stops the nodes, which write a checkpoint, and then the witness or etcd. It releases all resources except the
+// directory. Further calls do nothing.
 func (p *Pair) Close() error { return p.close(false) }
 
-// KillAll is like Close, but kills the nodes.
+// KillAll is like Close, but kills the processes.
 func (p *Pair) KillAll() error { return p.close(true) }
 
 func (p *Pair) close(atOnce bool) error {

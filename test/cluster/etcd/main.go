@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command etcd runs an etcd in a separate process, for tests that set its clock or kill it. (Without such a test, a
-// pair's etcd runs in the test process.) The program writes its address to standard output, and exits when standard
-// input is closed. The listen address is an optional argument; default 127.0.0.1:0.
+// pair's etcd runs in the test process.) The first argument is the data directory. The second, optional argument is
+// the listen address; default 127.0.0.1:0. The program writes its address to standard output, and exits when standard
+// input is closed.
 package main
 
 import (

@@ -50,8 +50,8 @@ type failure struct {
 	Message string `json:"message"`
 }
 
-// serve executes requests until the input ends. A blocked request does not delay later requests. Publishes and
-// settlements are passed to the client in the order of the lines.
+// serve executes requests until the input ends. A blocked request does not delay later requests. Settlements, and the
+// publishes of a named producer without a timeout, are passed to the client in the order of the lines.
 func serve(ctx context.Context, in io.Reader, out io.Writer) error {
 	a := &adapter{
 		clients: map[string]*client.Client{}, producers: map[string]*client.Producer{},

@@ -112,22 +112,23 @@ func (p *Relay) Held() uint64 {
 	return p.held
 }
 
-// Bytes returns the number of bytes received for forwarding since Listen, in both directions.
+// Bytes returns the number of bytes forwarded since Listen, in both directions. It includes bytes that are about to
+// be forwarded, but not bytes held by a cut.
 func (p *Relay) Bytes() int64 {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.bytes
 }
 
-// After calls f once, when the relay has received n more bytes, and before it forwards the last of them. A second
-// call replaces a function that has not been called. If f is nil, no function is called.
+// After calls f once, immediately before the relay forwards the n-th byte from now on. A second call replaces a
+// function that has not been called. If f is nil, no function is called.
 func (p *Relay) After(n int64, f func()) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.limit, p.atLimit = p.bytes+n, f
 }
 
-// count counts n received bytes, and calls the function of After at its limit.
+// count counts n bytes that are about to be forwarded, and calls the function of After at its limit.
 func (p *Relay) count(n int) {
 	p.mu.Lock()
 	p.bytes += int64(n)

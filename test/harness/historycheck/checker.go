@@ -85,8 +85,8 @@ type checker struct {
 	found     []Violation
 }
 
-// Check returns every violation of the rules, in no particular order. If there is no violation, all responses to
-// clients were correct. The history must be complete: the workload has stopped, and Final and Digests were read.
+// Check returns every violation of the rules, in no particular order. The history must be complete: the workload has
+// stopped, and Final and Digests were read.
 func (h *History) Check() []Violation {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -123,7 +123,7 @@ type History struct {
 	Exists map[string]bool
 	// MaxUnknown is the maximum number of Publishes with an unknown outcome.
 	MaxUnknown int
-	// Calls counts the calls of the applications, by kind and outcome.
+	// Calls counts calls of the applications, the side clients and the features, by labels such as "txn acked".
 	Calls map[string]int
 	// Final contains the messages in the queues after the workload has stopped, by sequence within each queue.
 	// FinalRead reports whether Final was read.

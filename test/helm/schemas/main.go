@@ -2,7 +2,8 @@
 
 // Command schemas converts the OpenAPI description of Kubernetes to JSON schemas, with which kubeconform validates
 // manifests. It writes a file for each kind, KIND-GROUP-VERSION.json in lower case, which refers to a file with all
-// types. The schemas reject fields that are not part of the API. Usage:
+// types. GROUP is the part of the group name before the first dot; it is omitted for the core group. The schemas
+// reject fields that are not part of the API. Usage:
 //
 //	go run ./test/helm/schemas SWAGGER.json DIR
 package main
