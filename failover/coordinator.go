@@ -45,7 +45,8 @@ type Duplicate struct {
 	Stale bool
 }
 
-// Observation is the complete state of a coordinator at one moment. A slow reader skips observations.
+// Observation is the state of the coordinator at one moment, as known to one connection. A slow reader skips
+// observations.
 type Observation struct {
 	// Record is the newest record seen; nil if none was seen yet, or if it is missing.
 	Record   *Record

@@ -155,7 +155,8 @@ type ActiveConfig struct {
 	// RequireStandby reports whether a transaction is committed only when it is durable on this node and on Standby
 	// (INV-2). If false, local durability suffices.
 	RequireStandby bool
-	// Standby is the member whose acks are required. With RequireStandby and the zero Member, nothing can be committed.
+	// Standby is the member that must acknowledge, if RequireStandby is set. With the zero Member, nothing can then be
+	// committed.
 	Standby Member
 	// Requirement is the number of the period in which acks are required. StandbySynced contains the same number.
 	Requirement uint64
@@ -164,7 +165,7 @@ type ActiveConfig struct {
 	Serve bool
 	// Deliver permits deliveries. It is false if the node may no longer be the active.
 	Deliver bool
-	// Reason is part of client errors while Serve or Deliver is false.
+	// Reason is part of client errors while Serve is false.
 	Reason string
 }
 

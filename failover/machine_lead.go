@@ -118,7 +118,7 @@ func (m *machine) standbyAhead(e StandbyAhead) {
 }
 
 // required returns the member that must acknowledge each record before it is committed, in addition to local
-// durability (INV-2, INV-3). It returns false if local durability suffices.
+// durability (INV-2, INV-3). It returns false if no member must acknowledge.
 func (s *State) required() (Member, bool) {
 	if mutate.Off("INV-3-acknowledges-alone-before-swap") && s.act.standby == standbyNone {
 		return Member{}, false

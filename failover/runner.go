@@ -100,7 +100,7 @@ func (r *Runner) Process() string { return r.process }
 // ReportDuplicate records that another process with this node's identity has contacted this process.
 func (r *Runner) ReportDuplicate(other Live) { r.post(DuplicateReported{Live: other}) }
 
-// Post reports an event that does not belong to a role, such as Failed. It never blocks.
+// Post reports an event that does not belong to a role; only Failed has an effect. It never blocks.
 func (r *Runner) Post(ev DataEvent) { r.post(Reported{Event: ev}) }
 
 // Status returns the current status.

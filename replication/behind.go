@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. An
-// active that lacks some of these records was restored from an older copy of its data directory. The standby sends
+// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. An active
+// that lacks some of these records was probably restored from an older copy of its data directory. The standby sends
 // the position of the last of these records in its hello, and an active without that record refuses the standby
 // (Primary.refuseBehind). The standby also checks the response, because older releases ignore the position in the
 // hello.

@@ -24,7 +24,7 @@ const (
 // Tuning configures timeouts and sizes of replication. Zero fields use their defaults. The two nodes may use
 // different values, but a standby rejects a batch of more than its MaxTxnBytes plus twice its BatchBytes.
 type Tuning struct {
-	// Heartbeat is the maximum time between messages, in both directions.
+	// Heartbeat is the maximum time between messages, in both directions, unless the log disk is stalled.
 	Heartbeat time.Duration
 	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout, so
 	// that a healthy active acts first in a partition.
@@ -35,8 +35,8 @@ type Tuning struct {
 	AckTimeout time.Duration
 	// DiskStallTimeout is the duration of a log write, including its sync, after which the node stops its heartbeats.
 	DiskStallTimeout time.Duration
-	// On the active, CommitNotice is the maximum delay before a new commit LSN is sent to the standby, in a separate
-	// message unless a batch includes it earlier. On the standby, it is the time for which committed records are collected
+	// CommitNotice is the maximum delay before the active sends a new commit LSN to the standby, in a separate message
+	// unless a batch includes it earlier. On the standby, it is the time for which committed records are collected
 	// before they are applied.
 	CommitNotice time.Duration
 	// BehindRetry is the delay before a standby redials an active that lacks committed records in its log or its

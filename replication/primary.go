@@ -27,8 +27,8 @@ type PrimaryConfig struct {
 	// RequireStandby reports whether a transaction is committed only when it is durable on this node and on Standby
 	// (INV-2).
 	RequireStandby bool
-	// Standby is the member whose acks are required. If RequireStandby is set, nothing can be committed with the zero
-	// Member.
+	// Standby is the member that must acknowledge, if RequireStandby is set. With the zero Member, nothing can then be
+	// committed.
 	Standby Member
 	// Requirement identifies the period in which the acks of Standby are required. StandbySynced includes it.
 	Requirement uint64

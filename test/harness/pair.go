@@ -30,8 +30,8 @@ import (
 type Options struct {
 	// Binary is the path of the lockstep executable. Default: this program.
 	Binary string
-	// Dir is the directory of all data. It contains a directory per node, with data and log, and one for etcd. It is not
-	// removed.
+	// Dir is the directory of all data. It contains a directory per node, with data and log, and one for etcd or the
+	// witness. It is not removed.
 	Dir string
 	// Listen are the listen addresses of the nodes, as host:port. If an address is empty, the node listens on a free
 	// port of 127.0.0.1.

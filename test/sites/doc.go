@@ -14,10 +14,10 @@
 // requires that the two sites did not acknowledge concurrently, and that the contents of all nodes are equal. To
 // compare the terms of two pairs, the simulation reports them to the checker with the epoch as the upper half.
 //
-// TestPromotions kills or cuts off the primary site at a random moment, and promotes the other site. The new primary
-// must have exactly the messages up to its origin. Of the transactions that were acknowledged before the last
-// message from the primary, at most as many are lost as the status of the replica reported. The old primary stops,
-// and follows if it has no transactions that the new primary lacks.
+// At a random moment, TestPromotions kills or cuts off the primary site, or does neither, and then promotes the other
+// site. The new primary must have exactly the messages up to its origin. Of the transactions that were acknowledged
+// before the last message from the primary, at most as many are lost as the status of the replica reported. The old
+// primary stops, and follows if it has no transactions that the new primary lacks.
 //
 // # Seeds
 //

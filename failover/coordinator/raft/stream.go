@@ -22,9 +22,9 @@ import (
 //	dialer:   magic "LKS1" │ kind 1 │ length 2 │ JSON of handshake
 //	listener: 0 │ length 2 = 0        or   1 │ length 2 │ reason of the rejection
 //
-// Its field `to` is the ID of the intended voter, because raft identifies voters only by address. Without this check,
-// a voter with a wiped disk could vote a second time in the same term, without the entries that it had acknowledged
-// before.
+// The field `to` of a handshake is the ID of the intended voter, because raft identifies voters only by address.
+// Without this check, a voter with a wiped disk could vote a second time in the same term, without the entries that
+// it had acknowledged before.
 const (
 	magic        = "LKS1"
 	kindRaft     = 'r'

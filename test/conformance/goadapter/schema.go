@@ -74,7 +74,7 @@ type held struct {
 func (h held) key() string { return fmt.Sprintf("%s/%d", h.Consumer, h.Delivery) }
 
 // message is used in both directions. Pad is the number of bytes "x" appended to the body of a published message;
-// Size and SHA256 describe a received message, whose Body is truncated after 1,024 bytes.
+// Size and SHA256 describe the whole body of a received message, and Body is truncated after 1,024 bytes.
 type message struct {
 	Body          string            `json:"body"`
 	Pad           int               `json:"pad,omitempty"`

@@ -25,7 +25,7 @@ type Options struct {
 	Dir string
 	// Address is the host:port for clients. Default 127.0.0.1:0.
 	Address string
-	// UnsafeNoFsync skips every fsync, for tests and the demo only: a machine crash loses the cluster record.
+	// UnsafeNoFsync skips every fsync, for tests and the demo only: a machine crash may lose the cluster record.
 	UnsafeNoFsync bool
 	// QuotaBytes is the database size at which etcd rejects writes. Default 2 GiB, as in etcd.
 	QuotaBytes int64
