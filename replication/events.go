@@ -19,7 +19,7 @@ type LostCause uint8
 const (
 	// LostReset means that the connection ended; the state of the other process is unknown.
 	LostReset LostCause = iota + 1
-	// LostRefused means that a reconnect was refused; the other process has terminated.
+	// LostRefused means that a dial was refused: the host is reachable, and no process listens on the address.
 	LostRefused
 	LostSilence
 	// LostRejected means that the other end responds, but the two nodes cannot replicate. Reasons: the other end is not

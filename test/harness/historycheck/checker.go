@@ -49,8 +49,8 @@ const (
 	RulePartly Rule = "partly"
 	// RuleSettled means that a message is acknowledged although no consumer acknowledged it.
 	RuleSettled Rule = "settled"
-	// RuleEffects means that the number of applied purges, queue creations or queue deletions differs from the number
-	// of confirmed operations.
+	// RuleEffects means that the number of purged messages, or of applied queue creations or deletions, contradicts the
+	// responses.
 	RuleEffects Rule = "effects"
 	// RuleSemantics means that a call returned an error that its documentation does not list for that case.
 	RuleSemantics Rule = "meaning"

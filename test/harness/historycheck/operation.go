@@ -34,7 +34,7 @@ type Operation struct {
 	Outcome Outcome       `json:"outcome"`
 	// Queue is the purged, created or deleted queue, or the queue of Input.
 	Queue string `json:"queue,omitempty"`
-	// Parts are the messages of a transaction.
+	// Parts are the messages that the operation publishes.
 	Parts []ID `json:"parts,omitempty"`
 	// Input is the sequence of the message that the operation acknowledges; 0 if none.
 	Input uint64 `json:"input,omitempty"`
