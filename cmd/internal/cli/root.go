@@ -81,7 +81,7 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "options",
 		Short:   "List global flags",
-		Long:    "List the flags that all commands accept, with their environment variables.",
+		Long:    "List the flags that all commands accept, with their environment variables and defaults.",
 		Example: "  lockstep options",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -141,7 +141,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 	connectionFlags(env, root)
 	f.StringVarP(&env.output, "output", "o", "table", "output format: table or json")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
-		"time limit of a request; if set, unreachable nodes are retried until then")
+		"time limit of a request; if the flag is given, unreachable nodes are retried until then")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"

@@ -126,13 +126,13 @@ type ruleFlags struct {
 
 func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.group, "group", "", "group pattern, instead of the principal")
-	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern for rights on queues, such as 'orders.*'")
+	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern for rights on queues, such as 'orders.*'; '*': all queues")
 	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, in addition to rights")
 	addLockOut(cmd, &f.lockOut)
 }
 
 func addLockOut(cmd *cobra.Command, lockOut *bool) {
-	cmd.Flags().BoolVar(lockOut, "lock-out", false, "allow the caller to lose its own operate right")
+	cmd.Flags().BoolVar(lockOut, "lock-out", false, "execute the change even if the caller loses its own operate right")
 }
 
 // rule parses [PRINCIPAL] [RIGHT...]; the principal is omitted if there is a group.
@@ -154,10 +154,11 @@ func grantCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Grant rights or roles to a principal or group",
 		Long: `Grant rights or roles to a principal or a group. Each combination of principal or group and queue
-pattern has one rule; grant adds to it. The first rule is refused if it would remove the caller's own right to
-operate.
+pattern has one rule; grant adds to it. After the first rule, all other callers are denied. It is refused if the caller
+itself would not have the operate right, unless --lock-out is given.
 
-Rights on queues are publish, consume, browse and manage. Rights on the pair are operate and audit.`,
+Rights on queues, which require --queue, are publish, consume, browse and manage. Rights on the pair are operate and
+audit.`,
 		Example: `  lockstep access grant alice operate,audit
   lockstep access grant billing publish --queue 'orders.*'
   lockstep access grant --group developers browse --queue '*'
@@ -202,7 +203,8 @@ func revokeCommand(env *cli.Env) *cobra.Command {
 		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Revoke rights or roles",
 		Long: `Revoke rights or roles from a principal or a group. Each combination of principal or group and queue
 pattern has one rule, and only the rule with the given --queue changes. If no right or role is given, the whole rule is
-deleted. Open streams that require a revoked right end within a second.`,
+deleted. Open streams that require a revoked right end within a second. The command is refused if the caller would lose
+its own operate right, unless --lock-out is given.`,
 		Example: `  lockstep access revoke billing publish --queue 'orders.*'
   lockstep access revoke --group developers --queue '*'
   lockstep access revoke alice operate --output json`,
@@ -331,10 +333,11 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Show the principals that have a right",
+		Use: "test RIGHT [QUEUE]", Short: "Test which principals have a right",
 		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal,
---group or both, report whether a caller with that principal and these groups has it. The command changes nothing and
-requires the operate right. The queue rights publish, consume, browse and manage require the queue name.`,
+--group or both, report whether a caller with that principal and these groups has it. The exit code is 0 in both cases.
+The command changes nothing and requires the operate right. The queue rights publish, consume, browse and manage require
+the queue name.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,

@@ -59,8 +59,9 @@ func tokenCreateCommand(env *cli.Env) *cobra.Command {
 	var expires time.Duration
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it once",
-		Long: `Create a token and print it once. The token is generated locally; the pair receives only its SHA-256
-hash. The name is not secret; use it to revoke the token.`,
+		Long: `Create a token for a principal and print it once. The token is generated locally; the pair receives only its
+SHA-256 hash. The name is not secret; use it to revoke the token. A token has no rights itself: to grant rights to its
+principal, use lockstep access grant.`,
 		Example: `  lockstep access token create ci --principal ci-bot --group deployers --expires 2160h
   lockstep access token create billing-1 --principal billing --output json`,
 		Args: cobra.ExactArgs(1),
@@ -143,7 +144,8 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	var lockOut bool
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke a token by its name",
-		Long:    `Revoke a token permanently on both nodes. Streams opened with it end within a second.`,
+		Long: `Revoke a token permanently on both nodes. Streams opened with it end within a second. Access rules of its
+principal are kept. The command is refused if the caller would lose its own operate right, unless --lock-out is given.`,
 		Example: "  lockstep access token revoke ci\n  lockstep access token revoke ci --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -192,7 +194,8 @@ func roleCommand(env *cli.Env) *cobra.Command {
 		Use: "put NAME RIGHT...", Short: "Create or replace a role",
 		Long: `Create or replace a named set of rights. Rules that refer to the role use the new rights within a
 second. The rights are publish, consume, browse, manage, operate and audit; the rights on queues apply to the
-queues of the rule.`,
+queues of the rule. The command is refused if the caller would lose its own operate right, unless --lock-out is
+given.`,
 		Example: "  lockstep access role put deployer publish,manage\n  lockstep access role put operator operate audit",
 		Args:    cobra.MinimumNArgs(2), //nolint:mnd // a name and a right
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -308,8 +311,9 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set the quota of a pattern",
 		Long: `Limit the total usage of all queues whose names match a pattern (* and ?). An existing quota of the
-pattern is replaced: limits that are not given are unlimited. Publishes beyond the quota are refused, or delayed if
-the message rate is exceeded. The quota takes effect within a second.`,
+pattern is replaced: limits that are not given are unlimited. Requests beyond the quota are refused: new queues,
+publishes, consumers and publish streams. If the message rate is exceeded, publishes are delayed instead, and refused
+only if the delay would exceed 10 seconds. The quota takes effect within a second.`,
 		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
   lockstep access quota put '*' --bytes 100GiB --output json`,
 		Args: cobra.ExactArgs(1),
@@ -336,7 +340,7 @@ the message rate is exceeded. The quota takes effect within a second.`,
 	cmd.Flags().Uint64Var(&q.Queues, "queues", 0, "maximum number of queues; 0: unlimited")
 	cmd.Flags().StringVar(&bytes, "bytes", "",
 		"maximum bytes of messages in the queues, such as 10GiB; empty: unlimited")
-	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "maximum published messages per second; 0: unlimited")
+	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "maximum messages published per second to all queues together; 0: unlimited")
 	cmd.Flags().Uint64Var(&q.Connections, "connections", 0,
 		"maximum concurrent consumers and publish streams; 0: unlimited")
 	return cmd

@@ -46,15 +46,15 @@ the active failed does not: acknowledged messages may exist only on the lost nod
 the lost node or its disk can be recovered, recover it instead.
 
 Otherwise, this command makes the node at ADDRESS active (default: the node in --addr that responds). Messages that
-are missing on this node are lost; the command first reports the range, as far as the node knows it. MAKE SURE THAT
-THE OTHER NODE DOES NOT RUN: an active that is partitioned only from the coordinator and this machine keeps serving
-clients, and their messages are lost as well.
+are missing on this node are lost; the command first reports the range, as far as the node knows it. The node refuses
+while the other node responds to it. MAKE SURE THAT THE OTHER NODE DOES NOT RUN: an active that is partitioned only
+from the coordinator and this node keeps serving clients, and their messages are lost as well.
 
 If the lost node returns later, it follows the new active. Its records that the new active does not have are kept
 in a file cut-*.seg in its data directory. The path is logged; to read the file, use lockstep store dump-log.
 
-The command requires --force and --accept-data-loss. On a terminal, it also asks for confirmation; scripts use
---yes.`,
+Without --dry-run, the command requires --force and --accept-data-loss. On a terminal, it also asks for the name of
+the new active; scripts use --yes.`,
 		Example: `  lockstep failover --dry-run
   lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a destroyed"`,
 		Args: cobra.MaximumNArgs(1),
@@ -82,7 +82,7 @@ The command requires --force and --accept-data-loss. On a terminal, it also asks
 		"accept the loss of acknowledged messages that exist only on the lost node")
 	flags.BoolVar(&f.dryRun, "dry-run", false, "only report what may be lost")
 	flags.BoolVar(&f.yes, "yes", false, "skip the confirmation prompt")
-	flags.StringVar(&f.reason, "reason", "", "reason, shown in the status")
+	flags.StringVar(&f.reason, "reason", "", "reason, shown in the status, up to 200 bytes")
 	flags.StringVar(&f.other, "other", "", "address of the lost node, if the coordinator does not know it (default: "+
 		"another address in --addr)")
 	return cmd

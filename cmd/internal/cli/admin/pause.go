@@ -35,8 +35,9 @@ If the active fails during a pause, no node serves clients until lockstep resume
 func ResumeCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", GroupID: "operate",
-		Short:   "Enable automatic failover after a pause",
-		Long:    "Enable automatic failover after lockstep pause. If the active is down, the standby takes over immediately.",
+		Short: "Enable automatic failover after a pause",
+		Long: "Enable automatic failover after lockstep pause. If the active is down and the standby was in sync, the " +
+			"standby takes over immediately.",
 		Example: "  lockstep resume",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, false, "") },

@@ -28,7 +28,7 @@ func SwitchoverCommand(env *cli.Env) *cobra.Command {
 		Short: "Switch the active role to the other node",
 		Long: `The active node waits until the standby has replicated all messages, hands the role over, and
 becomes the standby. No messages are lost or refused; clients see a short pause. If this takes longer than
---within, the switchover is rolled back.
+--within, the switchover is rolled back. The command is refused unless the standby is connected and in sync.
 
 Without --to and --from, the role moves to the other node: two switchovers restore the initial state. With --to or
 --from, the command is idempotent and suitable for hooks: if the role is already at the requested node, it succeeds
@@ -127,8 +127,8 @@ func CheckpointCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
 		Short: "Write a checkpoint now",
-		Long: "Write a checkpoint of the page file now, on both nodes or on one. Nodes write checkpoints automatically; a " +
-			"checkpoint before a stop shortens the next start.",
+		Long: "Write a checkpoint of the page file now, on each node in --addr or on the node at ADDRESS. Nodes write " +
+			"checkpoints automatically; a checkpoint before a stop shortens the next start.",
 		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -32,14 +32,17 @@ func VerifyCommand(env *cli.Env) *cobra.Command {
 the active also runs it every verify.interval. With --deep, both nodes also read all pages and log segments
 from disk, repair corruption, and compare the contents of all messages.
 
-Messages that a node cannot read are listed. Messages that are corrupt on one node are repaired from the other
-one. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS, consumers skip them, and
-lockstep queue drop-corrupt discards them.
+The command also lists the messages that a node is known to be unable to read. A message that is corrupt on one node
+is repaired from the other one. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS,
+consumers skip them, and lockstep queue drop-corrupt discards them.
+
+The standby must be in sync. A standalone node has no other node to compare with, and only lists its corrupt messages.
+--timeout does not apply to --deep.
 
 With --site, the active nodes of two sites are compared at the same transaction, and --addr can contain nodes of
 either site. The primary is not paused. The replica stops applying its log for one round trip between the sites.
 
-The exit code is 1 if the nodes or sites differ, if messages cannot be read, or if the comparison fails.`,
+The exit code is 1 if the nodes or sites differ, if messages or an index cannot be read, or if the comparison fails.`,
 		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --site\n" +
 			"  lockstep verify --output json | jq '.differences'",
 		Args: cobra.NoArgs,

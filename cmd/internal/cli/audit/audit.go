@@ -43,7 +43,8 @@ func tailCommand(env *cli.Env) *cobra.Command {
 		Use: "tail", Short: "Show recent records of both nodes",
 		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
 A node keeps the last 1,000 records in memory, and reads them from audit.file, if set, after a restart. With
---follow, print new records until Ctrl-C.
+--follow, also print new records until Ctrl-C, in the order of their arrival. If a node does not respond, its records
+are missing, and the exit code is 1.
 
 If access rules exist, this requires the audit right.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
@@ -62,7 +63,7 @@ If access rules exist, this requires the audit right.`,
 		},
 	}
 	f := cmd.Flags()
-	f.Uint32VarP(&last, "last", "n", 20, "number of recent records to search on each node")
+	f.Uint32VarP(&last, "last", "n", 20, "number of recent records to search on each node, up to 1000")
 	f.BoolVarP(&req.Follow, "follow", "f", false, "print new records as they arrive")
 	f.StringVar(&req.Principal, "principal", "", "only calls of this principal; * matches any text")
 	f.StringVar(&req.Method, "method", "", "only calls of this method, such as Switchover; * matches any text")

@@ -30,7 +30,7 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "bench", GroupID: "operate",
 		Short: "Measure publishing, consuming and failover",
-		Long:  Long,
+		Long:  long,
 		Args:  cli.KnownSubcommand,
 		RunE:  cli.NeedsSubcommand,
 	}
@@ -43,15 +43,16 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{publishCommand(env), consumeCommand(env), failoverCommand(env)}
 }
 
-// Long describes the behavior that all benchmarks share.
-const Long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory. With
---addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on, which are deleted
-afterwards; failover always starts a pair.
+const long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory. With
+the flag --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing queues with
+these names are deleted, and the queues are deleted afterwards. failover always starts a pair.
 
-Except for failover, each benchmark runs several rounds; the last line is the round with the median rate. With
---output json, each round is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of message bodies. CPU and memory are the sum
-of the nodes and the client; JSON includes each process. Disk is the number of bytes written to the disk that
-contains the data.`
+Except for failover, each benchmark runs several rounds; the last line is the round with the median rate. ` + Units
+
+// Units describes the units of the results that all benchmarks share.
+const Units = `With --output json, each round is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of
+message bodies. CPU and memory are the sum of the nodes and the client; JSON includes each process. Disk is the number
+of bytes written to the disk that contains the data.`
 
 // Flags contains the values of the flags shared by benchmarks, and settings that benchmarks add.
 type Flags struct {
@@ -77,7 +78,7 @@ type Flags struct {
 // Register adds the flags of benchmarks that use a client.
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterNodes(cmd)
-	cmd.Flags().IntVar(&f.Queues, "queues", 1, "number of queues")
+	cmd.Flags().IntVar(&f.Queues, "queues", 1, "number of queues, over which producers and consumers are distributed")
 	f.RegisterStore(cmd)
 }
 

@@ -14,8 +14,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	var o bench.PublishOptions
 	cmd := &cobra.Command{
 		Use: "publish", Short: "Measure publish throughput and latency",
-		Long: "Measure publishing, synchronous or pipelined. The latency is the time from the call to the " +
-			"acknowledgement.",
+		Long: "Measure publishing: synchronous, or pipelined if --window is above 1. The latency is the time from the call " +
+			"to the acknowledgement. A round publishes --messages, or publishes for --duration.",
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
@@ -53,10 +53,10 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	f.Register(cmd)
-	cmd.Flags().BoolVar(&f.TLS, "tls", false, "alternate between nodes with and without TLS and access rules")
+	cmd.Flags().BoolVar(&f.TLS, "tls", false, "alternate between nodes with and without TLS and access rules; not with --addr")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
-	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of concurrent producers")
+	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of producers, each with its own publish stream")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one per producer")
 	orderFlags(cmd, &o.Order)
 	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
@@ -78,8 +78,9 @@ func consumeCommand(env *cli.Env) *cobra.Command {
 	var o bench.ConsumeOptions
 	cmd := &cobra.Command{
 		Use: "consume", Short: "Measure consume throughput of filled queues",
-		Long: `Measure the consumption of filled queues: all messages are received and acknowledged, and the round
-ends when all acknowledgements are confirmed. The latency is the time that a consumer waits for its next message.`,
+		Long: `Measure the consumption of queues that are filled with --messages messages in total: all of them are received
+and acknowledged, and the round ends when all acknowledgements are confirmed. The latency is the time that a consumer
+waits for its next message.`,
 		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
 			"  lockstep bench consume --consumers 20 --groups 100000",
 		Args: cobra.NoArgs,

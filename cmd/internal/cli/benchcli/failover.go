@@ -18,9 +18,9 @@ func failoverCommand(env *cli.Env) *cobra.Command {
 		Use: "failover", Short: "Measure failover time",
 		Long: `Start a pair, publish messages one by one, and repeatedly apply a fault to the active: kill
 (SIGKILL), freeze (SIGSTOP until the other node serves), cut (network partition from the other node and etcd until
-the other node serves; clients still reach the node) or switchover (planned). The latency is the time from the
-fault to the next acknowledgement by the other node; for a switchover, the longest time between two
-acknowledgements.
+the other node serves; clients still reach the node) or switchover (planned). Before each fault, both nodes are in sync.
+The result is the time from the fault to the next acknowledgement by the other node; for a switchover, the longest time
+between two acknowledgements.
 
 Freeze and cut are detected after failover.timeout.`,
 		Example: `  lockstep bench failover --kills 50
@@ -67,7 +67,7 @@ Freeze and cut are detected after failover.timeout.`,
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
-	cmd.Flags().IntVar(&o.Times, "kills", 50, "number of faults")
+	cmd.Flags().IntVar(&o.Times, "kills", 50, "number of faults of the kind in --fault")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 0, "time in sync before each fault")
 	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill, "fault: kill, freeze, cut or switchover")
 	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd", "coordinator: etcd, or raft with a witness process")

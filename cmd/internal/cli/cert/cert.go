@@ -70,7 +70,7 @@ func initCommand(env *cli.Env) *cobra.Command {
 directory, by default "` + defaultDir + `". The keys are ECDSA on P-256, and readable by this user only. Files are
 never overwritten. The certificates of nodes and witness are valid for servers and clients; the client certificate
 contains no host, so that it is not accepted as a node certificate. Copy ca.pem and the certificate and key of each
-machine to that machine; keep ca-key.pem here.`,
+machine to that machine; keep ca-key.pem here. The certificates are valid for --days, the CA for --ca-days.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
   lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,

@@ -99,8 +99,9 @@ func listCommand(env *cli.Env) *cobra.Command {
 	req := &pb.ListConnectionsRequest{}
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the connections to the nodes in --addr",
-		Long: `List the connections to the nodes in --addr, oldest first: principal, address, start time, queues
-published to and consumed from, and throughput, which is measured over one second.`,
+		Long: `List the connections to each node in --addr, oldest first: principal, address, start time, queues published to
+and consumed from, and throughput, which is measured over one second. The IDs are unique for each node. If a node does
+not respond, its connections are missing, and the exit code is 1.`,
 		Example: "  lockstep connection list\n  lockstep connection list --queue orders\n" +
 			"  lockstep connection list --output json",
 		Args: cobra.NoArgs,
@@ -219,8 +220,8 @@ func closeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "close ID", Short: "Close a client connection",
 		Long: `Close a client connection on the active node, or on the node in --node. Its unacknowledged messages
-are redelivered. The client reconnects automatically; to prevent this, revoke its rights or its token (lockstep
-access).`,
+are redelivered. The client usually reconnects automatically; to prevent this, revoke its rights or its token (lockstep
+access). To list the IDs, use lockstep connection list.`,
 		Example: "  lockstep connection list\n  lockstep connection close 17\n" +
 			"  lockstep connection close 4 --node b",
 		Args: cobra.ExactArgs(1),

@@ -54,7 +54,8 @@ func exportCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [FILE]", Short: "Export definitions to a file",
 		Long: `Write queues, policies and schedules to a file or to standard output; with --fleet, those of all pairs, and
-the placement rules, access rules and roles. Temporary queues are omitted, because they belong to their clients.`,
+the placement rules, access rules and roles. An existing file is replaced. Temporary queues are omitted, because they
+belong to their clients. Messages, tokens and quotas are not exported.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -110,11 +111,19 @@ func importCommand(env *cli.Env) *cobra.Command {
 	var yes, prune, dryRun, ofFleet bool
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Apply definitions from a file",
-		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues,
-subscriptions, policies and schedules that are not in the file are kept unless --prune is given, which deletes
-them, with their messages. On a terminal, the command asks for confirmation. The command is idempotent. If a step
-fails, the previous steps stay applied, and another run applies the rest. A subscription added to an existing queue
-starts with the next message.`,
+		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. On a terminal, the
+command first asks for confirmation; without a terminal, it does not. The command is idempotent. If a step fails, the
+previous steps stay applied, and another run applies the rest.
+
+Objects in the file are created, or changed to match it: options and forwards of a queue that are not in the file are
+reset or removed. A subscription added to an existing queue starts with the next message. If the file changes an
+immutable setting, nothing is changed, and the exit code is 1.
+
+Queues and subscriptions that are not in the file are kept unless --prune is given, which deletes them, with their
+messages. --prune also deletes policies, schedules, access rules, roles and placement rules that are not in the file,
+but only if the file has a list of that kind.
+
+With --fleet, queues that are on another pair than in the file are reported, but not moved.`,
 		Example: `  lockstep definitions import queues.yaml
   lockstep definitions import queues.yaml --dry-run
   git show main:queues.yaml | lockstep definitions import - --yes --prune`,
@@ -132,7 +141,7 @@ starts with the next message.`,
 		},
 	}
 	cmd.Flags().BoolVar(&prune, "prune", false,
-		"delete objects that are not in the file; queues and subscriptions with their messages")
+		"delete objects that are not in the file; queues and subscriptions are deleted with their messages")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the changes")
 	addPrefix(cmd, &prefix)
 	addFleet(cmd, &ofFleet)
@@ -145,8 +154,8 @@ func diffCommand(env *cli.Env) *cobra.Command {
 	var ofFleet bool
 	cmd := &cobra.Command{
 		Use: "diff FILE", Short: "Compare the pair with a file",
-		Long: `Print the changes that would make the pair match the file; "-" is standard input. The exit code is 1
-if there are differences.`,
+		Long: `Print the changes, including deletions, that would make the pair match the file; "-" is standard input. The
+exit code is 1 if there are differences.`,
 		Example: "  lockstep definitions diff queues.yaml\n  lockstep definitions diff queues.yaml --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -33,11 +33,11 @@ filesystem, disk space, sync latency, permissions, ports, certificates, memory a
 etcd or the voters, the cluster record, and the other node. The command uses the settings of lockstep serve: run it
 with the same file, flags and environment, as the same user on the same machine.
 
-It is safe to run next to a running node: it takes no lock, does not change the node's files, syncs a small
-temporary file next to them, and detects ports in use by that node.
+It is safe to run next to a running node: it takes no lock, does not change the node's files, writes and syncs small
+temporary files next to them, and detects ports in use by that node.
 
-Each check reports ok, warning, problem, or "not checked" with the reason. The exit code is 1 if there is a
-problem.`,
+Each check reports ok, warning, problem, or "not checked" with the reason. Some checks are available on Linux only.
+The exit code is 1 if there is a problem.`,
 		Example: `  lockstep doctor --config /etc/lockstep/node.yaml
   lockstep doctor --config node.yaml --peer 10.0.0.2:7420
   sudo -u lockstep lockstep doctor --config /etc/lockstep/node.yaml --output json | jq '.findings[] | select(.verdict != "ok")'`,

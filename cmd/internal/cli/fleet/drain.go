@@ -24,8 +24,8 @@ groups that the pair has are still created on it.
 With --move, the command also moves all queues of the pair to the other open pairs, or to those in --to. It prints a
 plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Each queue moves together with its
 dead-letter queues, its forward targets and its placement group, to a pair that its placement rule permits and that
-keeps 10 % of its space free. Each pair receives one move at a time. The command lists the queues that cannot be moved,
-with the reasons; the exit code is then 1. After an interruption, run the command again.
+keeps 10 % of its space free. Each pair receives one move at a time. If queues cannot be moved, the command lists them
+with the reasons, and the exit code is 1. After an interruption, run the command again.
 
 With --wait, the command returns when the pair has no queues. Together with --move, it tries again to move the remaining
 queues until then.

@@ -28,14 +28,18 @@ func forgetCommand(env *cli.Env) *cobra.Command {
 		Long: `Remove a permanently lost pair, and the names of its queues, from the directory. Its messages are lost, and
 other pairs can create queues with these names.
 
-The command is refused while the pair is live. Do not start the nodes of the pair again: they would serve its queues
-although other pairs have queues with the same names. The pair cannot join the fleet again with its data: delete the
-data directories first.
+The nodes in --addr must belong to other pairs. The command is refused while the pair is live. Do not start the nodes
+of the pair again: they would serve its queues although other pairs have queues with the same names. The pair cannot
+join the fleet again with its data: delete the data directories first.
 
-Moves from the pair to other pairs are canceled, unless the target has taken the queues. Queues that are fenced for a
-move to the pair are served again by the source of the move, in their state at the fence. If the pair had taken them,
-messages that it stored since are lost, and messages that it has delivered since are delivered again. On a terminal,
-the command asks for confirmation; scripts use --yes.`,
+Moves from the pair to other pairs are canceled, unless the target has taken the queues. The command waits up to
+--timeout for them. If they have not ended by then, it fails, and must be repeated.
+
+Queues that are fenced for a move to the pair are served again by the source of the move, in their state at the fence.
+If the pair had taken them, messages that it stored since are lost, and messages that it delivered since are delivered
+again.
+
+On a terminal, the command asks for confirmation; scripts use --yes.`,
 		Example: "  lockstep fleet forget b\n  lockstep fleet forget b --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,7 +20,7 @@ func leaveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leave", Short: "Remove a pair from the fleet",
 		Long: `Remove the pair in --addr from the fleet. The pair must have no queues, unless it is the last pair of the
-fleet, which keeps its queues.
+fleet, which keeps its queues. No move from or to the pair may be in progress.
 
 First move the queues of the pair to other pairs (lockstep fleet drain PAIR --move). Afterwards, remove
 fleet.pair from the settings of both nodes, and restart them: otherwise, the pair joins the fleet again. On a terminal,

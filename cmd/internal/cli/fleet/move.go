@@ -32,8 +32,9 @@ queues must belong to one pair. Dead-letter queues and forward targets of the qu
 access rules and schedules are not moved.
 
 The pair in --to copies the messages while the other pair serves the queues. Then neither pair serves them for a short
-time, and clients wait. The command returns when the move has begun; with --wait, when it has ended. --cancel cancels a
-move, unless the pair in --to has already taken over the queues. lockstep fleet moves shows the progress.`,
+time, and clients wait. The command returns when the move has begun; with --wait, when it has ended: the exit code is
+then 1 if the queues were not moved. --cancel cancels a move, unless the pair in --to has already taken over the queues.
+lockstep fleet moves shows the progress.`,
 		Example: `  lockstep fleet move orders invoices --to b --wait
   lockstep fleet move --group customer-7 --to b
   lockstep fleet move --cancel 48`,
@@ -53,8 +54,8 @@ move, unless the pair in --to has already taken over the queues. lockstep fleet 
 	f := cmd.Flags()
 	f.StringVar(&o.to, "to", "", "name of the pair to which the queues are moved")
 	f.StringVar(&o.group, "group", "", "placement group: all of its queues are moved")
-	f.BoolVar(&o.wait, "wait", false, "wait until the move has ended")
-	f.Uint64Var(&o.cancel, "cancel", 0, "epoch of a move to cancel")
+	f.BoolVar(&o.wait, "wait", false, "wait until the move has ended, regardless of --timeout")
+	f.Uint64Var(&o.cancel, "cancel", 0, "epoch of a move to cancel, from lockstep fleet moves")
 	cmd.MarkFlagsMutuallyExclusive("cancel", "to")
 	cmd.MarkFlagsMutuallyExclusive("cancel", "wait")
 	cmd.MarkFlagsMutuallyExclusive("cancel", "group")

@@ -22,7 +22,7 @@ func placeCommand(env *cli.Env) *cobra.Command {
 		Use: "place PATTERN", Short: "Set the pairs of new queues",
 		Long: `Set the pairs on which queues with a matching name are created: one pair, or the pairs with all of the given
 labels (setting fleet.labels). In PATTERN, * matches any number of characters, and ? matches one. Of several matching
-patterns, the one with the most characters other than * and ? applies.
+patterns, the one with the most characters other than * and ? applies; of these, the first in byte order.
 
 The rule replaces a rule with the same pattern. It has no effect on existing queues, or on new queues of a placement
 group that already has queues. If no pair of the rule is open and live, matching queues cannot be created.`,
@@ -39,7 +39,7 @@ group that already has queues. If no pair of the rule is open and live, matching
 	}
 	f := cmd.Flags()
 	f.StringVar(&rule.Pair, "pair", "", "name of the pair")
-	f.StringToStringVar(&rule.Labels, "label", nil, "labels that a pair must have, NAME=VALUE")
+	f.StringToStringVar(&rule.Labels, "label", nil, "label that a pair must have, NAME=VALUE; may be repeated")
 	f.BoolVar(&remove, "delete", false, "delete the rule")
 	cmd.MarkFlagsMutuallyExclusive("pair", "label", "delete")
 	cmd.MarkFlagsOneRequired("pair", "label", "delete")

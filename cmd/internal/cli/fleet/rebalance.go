@@ -38,7 +38,7 @@ a pair that its placement rule forbids, that is draining or not live, or that wo
 free. Queues that cannot be moved remain on their pair. Each pair receives one move at a time.
 
 After an interruption, run the command again: it computes a new plan, in which the queues of moves in progress are
-counted on their target pair. The exit code is 1 if a move failed or was canceled.`,
+counted on their target pair. The exit code is 1 if queues of the plan were not moved.`,
 		Example: `  lockstep fleet rebalance
   lockstep fleet rebalance --threshold 20 --max-moves 5 --yes
   lockstep fleet rebalance --dry-run --output json | jq '.moves[]'`,
@@ -56,7 +56,7 @@ counted on their target pair. The exit code is 1 if a move failed or was cancele
 		},
 	}
 	cmd.Flags().Float64Var(&f.threshold, "threshold", balance.DefaultThreshold,
-		"difference of the loads up to which nothing is moved, in percentage points")
+		"difference of the loads up to which nothing is moved, in percentage points, up to 100")
 	cmd.Flags().IntVar(&f.maxMoves, "max-moves", 0, "maximum number of moves (0: no limit)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only print the plan")
 	cli.AddYes(cmd, &f.yes)

@@ -51,7 +51,7 @@ assigned to other pairs. If a pair does not respond, start its nodes, and repeat
 
 Placement rules of a lost directory are not restored. With an intact directory, the command corrects the entries of
 the pairs. On a terminal, the command asks for confirmation; scripts use --yes. The exit code is 1 until all pairs have
-contributed without conflicts.`,
+contributed, without conflicts and without malformed values in etcd.`,
 		Example: `  lockstep fleet rebuild --addr a-1:7420,b-1:7420,c-1:7420 --pairs a,b,c
   lockstep fleet rebuild --addr a-1:7420,b-1:7420 --yes --output json`,
 		Args: cobra.NoArgs,

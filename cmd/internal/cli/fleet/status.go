@@ -31,8 +31,8 @@ of one node in --addr.
 A pair that is not live has no active node, or does not reach etcd; no new queues are created on it. Free is the free
 space of the pair, which is its weight for new queues.
 
-The exit code is 1 if no queues can be created, if a pair is not live, if a pair in --addr cannot update the directory
-or has queues that other pairs own, or if a value in etcd is malformed.`,
+The exit code is 1 if no queues can be created, if a pair is not live, if a pair in --addr has left the fleet, cannot
+update the directory or has queues that other pairs own, or if a value in etcd is malformed.`,
 		Example: "  lockstep fleet status\n  lockstep fleet status --output json | jq '.pairs[] | {name, queues}'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -45,14 +45,15 @@ func upgradeCommand(env *cli.Env) *cobra.Command {
 		Long: `Show the releases of all nodes of the fleet, and the next step of an upgrade to --version: one pair at a time,
 first the standby, then a switchover, then the other node. The command installs no software.
 
-The exit code is 1 while the next step must wait: a node does not respond, a pair is not in sync or paused, a warning or
-critical condition exists, or a plan, an operation on a store or a move of queues is running. --ignore excludes a
-condition.
+The exit code is 1 while the next step must wait: a node does not respond, a pair is not live or not in sync, the
+automatic failover of a pair is paused, the directory has a problem, a warning or critical condition exists, or a plan,
+an operation on a store or a move of queues is running. --ignore excludes a condition.
 
 For scripts, --next prints only the address of the next node, or nothing when all nodes run the release. --wait waits
-until the next step is possible. --switchover executes the switchover before the second node of a pair; otherwise, the
-command returns an error with the required command. --after names the node that was upgraded last: the next step must
-wait until this node runs the release.`,
+until the next step is possible, regardless of --timeout. With --switchover, --next also executes the switchover before
+the second node of a pair, and waits until the former active is in sync; without it, the command fails and prints the
+required command. --after is the address of the node that was upgraded last: the next step must wait until this node
+runs the release.`,
 		Example: `  lockstep fleet upgrade --version 0.4.0
   lockstep fleet upgrade --version 0.4.0 --next --wait --switchover --after a-2:7420
   lockstep fleet upgrade --version 0.4.0 --ignore backup-old --output json`,
@@ -71,7 +72,7 @@ wait until this node runs the release.`,
 	cmd.Flags().StringSliceVar(&f.ignore, "ignore", nil, "names of conditions that are ignored")
 	cmd.Flags().BoolVar(&f.next, "next", false, "only print the address of the next node")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until the next step is possible")
-	cmd.Flags().BoolVar(&f.switchover, "switchover", false, "execute the switchover if it is the next step")
+	cmd.Flags().BoolVar(&f.switchover, "switchover", false, "with --next: execute the switchover if it is the next step")
 	_ = cmd.MarkFlagRequired("version") // fails only if the flag does not exist
 	return cmd
 }

@@ -26,8 +26,10 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "job", GroupID: "operate",
 		Short: "Schedule maintenance jobs",
-		Long: `Jobs are stored by the pair and run on the node with the given role. A job does not start again
-while it is still running. The kinds of jobs are scan, shrink, backup, compact and verify.`,
+		Long: `Jobs are stored by the pair and started by the active. A scan or a backup runs on the standby by default, and a
+shrink on both nodes; --on selects the nodes. A compact or verify job always involves both nodes. A job does not start
+again while it is still running. A run that was due while no node was active starts up to 10 minutes late; after that, it
+is recorded as skipped.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -77,8 +79,8 @@ func newJobRun(job string, r *pb.JobRun) jobRun {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List jobs with their next and last run",
-		Long: `List each job with its kind, schedule, next run and last result. Jobs run on the active or standby
-node, as configured; they are stored by the pair and survive a failover.`,
+		Long: `List each job with its kind, nodes (--on), schedule, next run and last result. Jobs are stored by the pair and
+survive a failover.`,
 		Example: "  lockstep job list\n  lockstep job list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -120,8 +122,11 @@ func putCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a job",
 		Long: `Create a job, or replace the job with that name and keep its history. The schedule has the five fields
-of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly or @every 6h, in the local
-time of the active node. A compact job rewrites one node at a time.`,
+of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly, @yearly or an
+interval such as @every 6h, in the local time of the active node.
+
+scan, shrink and backup jobs work as lockstep store scan, shrink and backup. A compact job is a lockstep store compact
+--rolling, which rewrites one node at a time. A verify job compares the contents of both nodes.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
@@ -153,9 +158,11 @@ time of the active node. A compact job rewrites one node at a time.`,
 		},
 	}
 	cmd.Flags().StringVar(&job.Schedule, "schedule", "",
-		"cron expression with five fields, or @hourly, @daily, @weekly or @every DURATION")
+		"cron expression with five fields, or @hourly, @daily, @weekly, @monthly, @yearly or @every DURATION")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
-	cmd.Flags().StringVar(&job.On, "on", "", "node to run on: standby, active or both; default: depends on the kind")
+	cmd.Flags().StringVar(&job.On, "on", "",
+		"for scan, shrink and backup: standby, active or both; default: both for shrink, otherwise standby, or the active "+
+			"if no standby is available")
 	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")
 	return cmd
 }
@@ -181,10 +188,10 @@ func runCommand(env *cli.Env) *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now and wait",
-		Long: `Run a job now, regardless of its schedule, and wait until it ends. A compact job ends with its rolling
-plan (lockstep store plan --watch). If the active role moves, the run is restarted, and the command waits for it.
-The exit code is 1 if the job failed. The command is refused if the job is already running. With --detach, the
-command does not wait for the plan of a compact job.`,
+		Long: `Run a job now, regardless of its schedule and also if it is paused, and wait until it ends. A compact job ends
+with its rolling plan (lockstep store plan --watch). If the active role moves, the run is restarted, at most twice, and
+the command waits for it. The exit code is 1 if the job failed, and 0 if the run was skipped. The command is refused if
+the job is already running. With --detach, the command does not wait for the plan of a compact job.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -292,7 +299,7 @@ func followRun(
 func historyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "history NAME", Short: "List the last runs of a job",
-		Long:    `List the last runs of a job, latest first, with outcome, duration, node and details.`,
+		Long:    `List the last 20 runs of a job, latest first, with outcome, duration, node and details.`,
 		Example: "  lockstep job history nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,12 +22,13 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "browse QUEUE", GroupID: "use",
 		Short: "Show messages without consuming them",
-		Long: `Print stored messages in order without consuming them. With --subscription, print only the messages
-that this subscription has not acknowledged. Messages published after the start of the command are not
-printed.
+		Long: `Print the stored messages of a queue in order, as a table, without consuming them. With --subscription, print
+only the messages that this subscription has not acknowledged. Messages published after the start of the command are not
+printed. Corrupt messages are skipped; the exit code is then 1.
 
 With --filter, print only the messages that match a CEL expression. The expression can use properties, standard
-fields, times, size, and fields of JSON bodies (body.NAME). Progress is printed on standard error.`,
+fields, times, size, and fields of JSON bodies (body.NAME). On a terminal, the progress is printed on standard
+error.`,
 		Example: `  lockstep browse orders --limit 20
   lockstep browse orders --newest --limit 20
   lockstep browse orders --filter 'body.customer.id == "4711" && published_at > timestamp("2026-11-28T00:00:00Z")'
@@ -48,7 +49,7 @@ fields, times, size, and fields of JSON bodies (body.NAME). Progress is printed 
 	cmd.Flags().Uint64Var(&o.Before, "before", 0, "end of the range: only lower sequences; 0: no limit")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
 	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "omit message bodies")
-	cmd.Flags().BoolVar(&bodies, "bodies", false, "print message bodies, one per line, instead of a table")
+	cmd.Flags().BoolVar(&bodies, "bodies", false, "print message bodies, each followed by a newline, instead of a table")
 	return cmd
 }
 

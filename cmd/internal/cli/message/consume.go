@@ -34,11 +34,11 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "consume QUEUE", GroupID: "use",
 		Short: "Consume messages and print their bodies",
-		Long: `Print message bodies, one per line, and acknowledge each message after printing it. Messages that
+		Long: `Print message bodies, each followed by a newline, and acknowledge each message after printing it. Messages that
 cannot be printed, because standard output is closed or full or --format fails, are not acknowledged. The command
-stops after --count messages, or after --wait without a message; with --follow it runs until Ctrl-C. With --no-ack,
-messages stay in the queue. With --reject, each message is rejected: it is moved to the dead-letter queue, or
-discarded if the queue has none.
+stops after --count messages, or after --wait without a message; with --follow, it waits for new messages until Ctrl-C.
+With --no-ack, messages stay in the queue, and are redelivered after the command ends. With --reject, each message is
+rejected: it is moved to the dead-letter queue, or discarded if the queue has none.
 
 With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
 messages remain available to other consumers.
@@ -80,18 +80,19 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "stop after this many messages; 0: unlimited")
 	cmd.Flags().Uint64Var(&f.count, "max", 0, "same as --count")
 	cmd.MarkFlagsMutuallyExclusive("count", "max")
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for new messages until Ctrl-C")
-	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge messages; they are redelivered")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for new messages until Ctrl-C, or until --count messages were received")
+	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge messages; they are redelivered later")
 	cmd.Flags().BoolVar(&f.reject, "reject", false, "reject messages: they are dead-lettered or discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
-		"command to run for each message; its exit code determines the outcome")
+		"shell command to run for each message; its exit code determines the outcome")
 	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
 	cmd.Flags().StringVar(&f.filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
-	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "maximum number of messages in flight")
+	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "maximum number of messages in flight; with --ack-after-command, the default is 1")
 	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
-		"requeue unacknowledged messages after this time, 1s to 24h; 0: setting of the subscription")
+		"requeue unacknowledged messages after this time, 1s to 24h; 0: setting of the subscription, which also applies if "+
+			"it is shorter")
 	return cmd
 }
 

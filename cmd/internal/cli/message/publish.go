@@ -33,11 +33,11 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
-		Long: `Publish each argument as one message, or each file with --file, or each line of standard input, in
-order. The command returns when all messages are acknowledged, that is, durable on all in-sync nodes. If the pair
-rejects writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit
-code 1 and stores nothing. Exit code 3 means that the outcome of some messages is unknown because no node responded: the
-error states how many, and how to check.`,
+		Long: `Publish each argument as one message, or the content of each --file, or without both, each line of standard
+input, in order. The command returns when all messages are acknowledged, that is, stored on all in-sync nodes. If the
+pair rejects writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit
+code 1 and stores nothing, unless --timeout is given: then it tries again until that time. Exit code 3 means that the
+outcome of some messages is unknown because no node responded: the error states how many, and how to check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -78,7 +78,7 @@ error states how many, and how to check.`,
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of a file as one message; may be repeated")
 	given.Register(cmd)
 	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
-	cmd.Flags().BoolVar(&create, "create", false, "create the queue if it does not exist")
+	cmd.Flags().BoolVar(&create, "create", false, "create the queue, with one subscription named default, if it does not exist")
 	return cmd
 }
 

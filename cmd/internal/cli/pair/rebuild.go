@@ -30,11 +30,12 @@ is lost, or was restored from an old copy, it is unknown which node holds all me
 automatically.
 
 Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
-active and the only node in sync, and the other node catches up from it. The node first queries the other node, and
-refuses if that node has more records. If the other node cannot be reached because it is lost, add --without-other,
-but only after you have made sure that it does not run and does not have more records.
+active and the only node in sync, and the other node catches up from it. If a node is still active, choose this node: it
+keeps the in-sync nodes. The node first queries the other node, and refuses if that node is active or has more records.
+If the other node cannot be reached because it is lost, add --without-other, but only after you have made sure that it
+does not run and does not have more records.
 
-Without --yes, the command only prints the new record.`,
+Without --yes, the command only prints the new record, and the exit code is 1.`,
 		Example: `  lockstep pair adopt 10.0.0.1:7420
   lockstep pair adopt 10.0.0.1:7420 --other 10.0.0.2:7420 --yes`,
 		Args: cobra.MaximumNArgs(1),
@@ -65,7 +66,7 @@ Without --yes, the command only prints the new record.`,
 		"address of the other node, if the coordinator does not know it (default: another address in --addr)")
 	f.BoolVar(&req.WithoutOther, "without-other", false, "proceed although the other node cannot be reached")
 	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
-		"proceed although acknowledged messages may be missing on this node")
+		"proceed although acknowledged messages may be missing on the node at ADDRESS")
 	return cmd
 }
 

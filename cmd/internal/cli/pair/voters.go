@@ -102,8 +102,8 @@ func votersCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "voters", Short: "List the voters of a raft coordinator",
-		Long: `List the voters as reported by the leader. The leader of the quorum is independent of the active
-node: the witness leads if possible.`,
+		Long: `List the voters of a pair with coordinator.type: raft, with their roles and last contact, as reported by the
+leader. The leader of the quorum is independent of the active node: the witness leads if possible.`,
 		Example: "  lockstep pair voters\n  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -124,8 +124,9 @@ func addCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "add ADDRESS", Short: "Add a running voter to the quorum",
-		Long: `Add a running voter to the quorum: it catches up and then votes. A quorum of three tolerates the
-loss of one voter. To replace a lost voter, use lockstep pair replace.`,
+		Long: `Add the voter at ADDRESS to the quorum: it catches up and then votes. The voter must run, with an empty
+directory. A quorum has at most three voters, and with three, it tolerates the loss of one. To replace a lost voter, use
+lockstep pair replace.`,
 		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -146,8 +147,8 @@ func removeCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "remove ID|ADDRESS", Short: "Remove a voter from the quorum",
-		Long: "Remove a voter from the quorum. If two voters remain, the quorum requires both. To replace a voter, use " +
-			"lockstep pair replace.",
+		Long: "Remove a voter from the quorum. At least two voters must remain; with two, the quorum requires both. To " +
+			"replace a voter, use lockstep pair replace.",
 		Example: "  lockstep pair remove 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -169,7 +170,7 @@ func replaceCommand(env *cli.Env) *cobra.Command {
 		Use: "replace OLD NEW-ADDRESS", Short: "Replace a lost or wiped voter",
 		Long: `Replace the voter OLD (an ID or an address) with the voter that runs at NEW-ADDRESS with an empty
 directory. For a witness or node that returned with an empty disk, give the same address twice: its voter has a
-new ID and none of the votes of the old one. If the command fails, run it again.`,
+new ID, and none of the votes of the old one. If the command fails, it can be repeated.`,
 		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),
@@ -193,12 +194,12 @@ func recoverCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "recover-quorum", Short: "Rebuild the quorum from one stopped voter",
 		Long: `If two of the three voters are permanently lost, no node can change the cluster record. This command
-makes the stopped voter in --dir the only voter of a new quorum, with its current record. Then add two voters with
-lockstep pair add.
+makes the stopped voter in --dir the only voter of a new quorum, with its current record. Then start the voter, and add
+two voters with empty directories (lockstep pair add).
 
 A record change that the lost voters agreed on and this voter did not receive is lost. Lost voters must never be
 started with their old directories again: both quorums could activate a node. The recovery is recorded in a file in
---dir and in the log.`,
+--dir and in the log. Without --yes, nothing is changed.`,
 		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "b and c destroyed" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
@@ -218,7 +219,7 @@ started with their old directories again: both quorums could activate a node. Th
 		},
 	}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "data directory of the voter")
-	cmd.Flags().StringVar(&o.Address, "address", "", "new address of the voter; default: unchanged")
+	cmd.Flags().StringVar(&o.Address, "address", "", "new advertised address of the voter, host:port; default: unchanged")
 	cmd.Flags().StringVar(&o.By, "by", "", "operator, recorded in the log")
 	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, recorded in the log")
 	cmd.Flags().BoolVar(&yes, "yes", false, "rebuild the quorum")

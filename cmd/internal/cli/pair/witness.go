@@ -101,7 +101,7 @@ func WitnessCommand(env *cli.Env) *cobra.Command {
 		Short: "Run the witness of a pair without etcd",
 		Long: `Run the witness of a pair with the raft coordinator (coordinator.type: raft), until SIGINT or
 SIGTERM. The two nodes and the witness store the cluster record; any two of the three can change it. The witness
-stores no messages and needs a few MB of memory. Run it on a third machine: the pair then survives the loss of any
+stores no messages. Run it on a third machine: the pair then survives the loss of any
 one machine.`,
 		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
 		Args:    cobra.NoArgs,
@@ -152,7 +152,7 @@ one machine.`,
 	cmd.Flags().BoolVar(&insecure, "insecure", false,
 		"allow listening without TLS on an address that other machines can reach")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "listen address for the other voters, host:port")
-	cmd.Flags().StringVar(&advertise, "advertise", "", "advertised address; default: --listen")
+	cmd.Flags().StringVar(&advertise, "advertise", "", "address at which the other voters reach this one, as in --voters; default: --listen")
 	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "data directory for the vote and the cluster record")
 	cmd.Flags().StringVar(&level, "log-level", "info", "minimum log level: debug, info, warn or error")
 	cmd.Flags().StringVar(&format, "log-format", "text", "log format on stderr: text or json")

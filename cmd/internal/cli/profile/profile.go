@@ -19,9 +19,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "profile", GroupID: "use", Short: "Manage connection profiles",
 		Long: `A profile stores the addresses of a pair, the paths of TLS files, and a token or the path of a token
-file. lockstep login creates it. Commands
-use the current profile unless addresses (--addr, LOCKSTEP_ADDR) or another profile (--profile, LOCKSTEP_PROFILE)
-are given. Flags and environment variables take precedence over the profile.
+file. lockstep login creates it. Commands use the current profile unless addresses (--addr, LOCKSTEP_ADDR) or another
+profile (--profile, LOCKSTEP_PROFILE) are given. Flags and environment variables take precedence over the profile.
 
 Profiles are stored in lockstep/config.yaml in the user's configuration directory, such as ~/.config, or in the
 file in LOCKSTEP_PROFILES. Only the user can read the file.`,
@@ -103,7 +102,8 @@ Profiles are stored on this machine only; lockstep profile show prints the file 
 func useCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "use PROFILE", Short: "Set the current profile",
-		Long:    `Set the profile that commands use if neither --addr nor --profile is given.`,
+		Long: `Set the current profile, which commands use if neither addresses (--addr, LOCKSTEP_ADDR) nor a profile
+(--profile, LOCKSTEP_PROFILE) are given.`,
 		Example: "  lockstep profile use production",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -134,8 +134,8 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show [PROFILE]", Short: "Show a profile without its token",
-		Long: `Show the addresses, certificates and token source of a profile; default: the current profile. The
-token is not printed.`,
+		Long: `Show the addresses, TLS files and token source of a profile; default: the current profile. A stored
+token is masked.`,
 		Example: "  lockstep profile show\n  lockstep profile show production --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

@@ -27,12 +27,12 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
 		Use: "move NAME", Short: "Move selected messages to another queue",
-		Long: `Move messages of a queue to another queue. They become new messages at its end. Messages that no
-longer exist are skipped. Without --to, dead letters are moved to their original queues. Messages in flight are moved
-as well. The command can be repeated after an error without moving a message twice.
+		Long: `Move messages of a queue to another queue. They become new messages at its end. Messages in flight are moved
+as well. Messages that no longer exist are skipped. Without --to, dead letters are moved to their original queues, and
+other messages are skipped. The command can be repeated after an error without moving a message twice.
 
-Messages are selected by sequence, and moved in one transaction, or by a CEL expression, and moved in batches. To list
-sequences, or to check an expression, use lockstep browse.`,
+Messages are selected by sequence (up to 10,000), and moved in one transaction, or by a CEL expression, and moved in
+batches; --timeout does not limit the search. To list sequences, or to check an expression, use lockstep browse.`,
 		Example: `  lockstep queue move orders --to orders.repair --sequence 17
   lockstep queue move orders --to orders.repair --sequence 17,20-25 --sequence 31
   lockstep queue move prices --subscription audit --to audit.later --sequence 3
@@ -80,11 +80,12 @@ func removeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Delete selected messages",
-		Long: `Delete messages of a queue, or acknowledge them for one subscription. Messages kept by a retention
-setting can still be read by other subscriptions. On a terminal, the command asks for confirmation.
+		Long: `Acknowledge messages of a queue for all subscriptions, which deletes them, or for one subscription. A queue
+with retention keeps them until the retention ends: lockstep browse shows them, and lockstep queue seek delivers them
+again. On a terminal, the command asks for confirmation.
 
-Messages are selected by sequence, or by a CEL expression. To list sequences, or to check an expression, use lockstep
-browse.`,
+Messages are selected by sequence (up to 10,000), or by a CEL expression; --timeout does not limit the search. To list
+sequences, or to check an expression, use lockstep browse.`,
 		Example: `  lockstep queue remove orders --sequence 17
   lockstep queue remove orders --sequence 17,20-25 --yes
   lockstep queue remove prices --subscription audit --sequence 3

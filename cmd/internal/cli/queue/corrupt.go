@@ -22,7 +22,8 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 permanently lost and no longer counted. Messages that can still be repaired are kept.
 
 Only messages already detected as corrupt are discarded. To list them, use lockstep verify. A restart clears this
-information: lockstep verify --deep reads all data and detects them again.`,
+information: lockstep verify --deep reads all data and detects them again. On a terminal, the command asks for
+confirmation.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -69,8 +69,9 @@ func pauseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
 		Long: `Pause publishing to a queue, delivery from it, or both (default). The pause survives failovers and restarts,
-until lockstep queue resume. Publishes to a paused queue fail; consumers stay connected and receive no messages.
-Consumers can acknowledge the messages that they have received. Dead letters are still moved to the queue.`,
+until lockstep queue resume. While publishing is paused, publishes fail; dead letters are still moved to the queue.
+While delivery is paused, consumers stay connected and receive no messages, but can acknowledge those that they have
+received.`,
 		Example: `  lockstep queue pause orders --reason "database maintenance"
   lockstep queue pause orders --deliver
   lockstep queue pause orders --publish`,
@@ -106,7 +107,8 @@ func pauseSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause QUEUE NAME", Short: "Pause the delivery of a subscription",
 		Long: `Pause the delivery of a subscription. The pause survives failovers and restarts, until lockstep subscription
-resume. Consumers stay connected and receive no messages. The backlog of the subscription grows.`,
+resume. Consumers stay connected and receive no messages, but can acknowledge those that they have received. The backlog
+of the subscription grows.`,
 		Example: "  lockstep subscription pause prices audit --reason \"audit system is down\"",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -121,8 +123,8 @@ resume. Consumers stay connected and receive no messages. The backlog of the sub
 func resumeSubscriptionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume QUEUE NAME", Short: "Resume the delivery of a subscription",
-		Long: `Resume the delivery of a paused subscription. While its queue is paused, it still receives no messages; to
-resume the queue, use lockstep queue resume.`,
+		Long: `Resume the delivery of a paused subscription. While the delivery of its queue is paused, the subscription still
+delivers no messages; to resume the queue, use lockstep queue resume.`,
 		Example: "  lockstep subscription resume prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

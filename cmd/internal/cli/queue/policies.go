@@ -24,7 +24,7 @@ func PolicyCommand(env *cli.Env) *cobra.Command {
 		Short: "Manage defaults and limits of queues",
 		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any
 sequence of characters, "?" one character. It applies to existing and to new queues. Options set on a queue itself
-override the defaults. Limits apply to both.`,
+override the defaults of policies, but not the limits.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -106,7 +106,7 @@ do not apply to that queue itself, nor to queues that its dead letters are moved
 func listPoliciesCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List policies",
-		Long: "List all policies with their defaults and limits, by pattern. To show the policies that apply to a " +
+		Long: "List all policies with their defaults and limits, sorted by pattern. To show the policies that apply to a " +
 			"queue, use lockstep queue show.",
 		Example: "  lockstep policy list\n  lockstep policy list --output json",
 		Args:    cobra.NoArgs,
@@ -138,8 +138,8 @@ func listPoliciesCommand(env *cli.Env) *cobra.Command {
 func deletePolicyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PATTERN", Aliases: []string{"rm"}, Short: "Delete a policy",
-		Long: `Delete the policy of a pattern. Queues keep the options set on the queue itself. Their other options get
-the values of another matching policy, or the default values.`,
+		Long: `Delete the policy of a pattern. Queues keep the options that are set on them. Their other options get the
+values of another matching policy, or the default values.`,
 		Example: "  lockstep policy delete 'orders.*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

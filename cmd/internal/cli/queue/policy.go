@@ -118,7 +118,8 @@ func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "alter QUEUE NAME", Short: "Change a subscription's filter and settings",
 		Long: `Change the filter of a subscription, or its overrides of queue settings. Settings that are not given
-stay unchanged; --inherit removes overrides by name, or all of them with "all".
+stay unchanged. --inherit removes the named overrides, or with "all" all overrides, so that the settings of the queue
+apply.
 
 A new filter applies to messages that are read for a consumer from then on. Messages that the previous filter
 skipped are acknowledged and are not delivered later. With --filter "" the subscription receives all messages.`,
@@ -156,7 +157,7 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
 	}
 	given.register(cmd)
 	cmd.Flags().StringVar(&filter, "filter", "", "CEL expression that messages must match; \"\": all messages")
-	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "settings to inherit from the queue, or all")
+	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "overrides to remove, such as max-deliveries, or all")
 	names := []string{"filter", "inherit"}
 	for _, field := range admin.PolicyFields() {
 		names = append(names, flagOf(field))

@@ -128,9 +128,11 @@ func createCommand(env *cli.Env) *cobra.Command {
 	var o admin.CreateQueueOptions
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
-		Long: `Create a queue. Without --subscription, it has one subscription, named "default". With --partitions, the
-messages are divided by their groups among several queues, which a fleet creates on different pairs. Limits apply
-to each partition. If the command fails, repeat it to create the missing partitions.`,
+		Long: `Create a queue. Without --subscription and --topic, it has one subscription, named "default". Options that are
+not given get the defaults of a matching policy (lockstep policy), or else their default values.
+
+With --partitions, the messages are divided by their groups among several queues, which a fleet creates on different
+pairs. Limits apply to each partition. If the command fails, repeat it to create the missing partitions.`,
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
@@ -165,7 +167,7 @@ to each partition. If the command fails, repeat it to create the missing partiti
 		"name of an initial subscription; may be repeated")
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
 		"create no subscription; without retention, messages published before the first subscription exists are not kept")
-	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists; its configuration is not changed")
 	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
 		"create the queue at the pair of the other queues of this group, in a fleet (default: text between { and } in NAME)")
@@ -178,8 +180,9 @@ func showCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "show [NAME]", Short: "Show a queue with its subscriptions",
 		Long: `Show the size and configuration of a queue, the backlog, messages in flight and number of consumers of
-each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and
-age of the last hours instead, of the queue or, without NAME, of all queues together.`,
+each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and age over
+the last hour (--since) instead, of the queue or, without NAME, of all queues together. The pair keeps the history of
+the 100 busiest queues for 24 hours, in memory.`,
 		Example: `  lockstep queue show orders
   lockstep queue show orders --history
   lockstep queue show --history --since 24h`,
@@ -282,8 +285,9 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
-		Long: "Delete a queue with all messages. On a terminal, the command asks for confirmation if the queue has " +
-			"messages.",
+		Long: "Delete a queue with its subscriptions and all messages. A queue that is the dead-letter queue or the " +
+			"forward target of another queue or of a policy cannot be deleted. On a terminal, the command asks for " +
+			"confirmation if the queue has messages.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -312,8 +316,8 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge NAME", Short: "Delete all messages of a queue or subscription",
-		Long: "Delete all messages of a queue, or acknowledge the backlog of one subscription. On a terminal, the command " +
-			"asks for confirmation if there are messages.",
+		Long: "Delete all messages of a queue, or acknowledge the backlog of one subscription; messages that other " +
+			"subscriptions need are kept. On a terminal, the command asks for confirmation if there are messages.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -23,10 +23,10 @@ func replayCommand(env *cli.Env) *cobra.Command {
 	var o admin.ReplayOptions
 	cmd := &cobra.Command{
 		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
-		Long: `Move the dead letters of a queue to their original queues, or to another queue, as new messages at
-the end. Messages are moved in batches. Dead letters whose original queue no longer exists are kept. With --to,
-other messages are moved as well. If the command is interrupted or fails, run it again to move the remaining
-messages.`,
+		Long: `Move the dead letters of a queue to their original queues or, with --to, to another queue, as new messages
+at its end. Without --to, dead letters with a deleted original queue are kept, as are messages that are not dead
+letters. With --to, these are moved as well. Messages are moved in batches. If the command is interrupted or fails,
+run it again to move the remaining messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
@@ -57,7 +57,7 @@ messages.`,
 	}
 	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
 		"source subscription; default: \"default\"")
-	cmd.Flags().StringVar(&o.To, "to", "", "destination queue; default: the original queue of each message")
+	cmd.Flags().StringVar(&o.To, "to", "", "destination queue; default: the original queue of each dead letter")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")

@@ -36,12 +36,13 @@ func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var given policyFlags
 	cmd := &cobra.Command{
 		Use: "create QUEUE NAME", Short: "Create a subscription",
-		Long: `Create a subscription. With --filter, it receives only matching messages. The filter is an
-expression in CEL (https://cel.dev) over properties, message_id, correlation_id, reply_to, content_type, subject,
-group, priority, published_at, expires_at, deliver_at and size. Other messages are acknowledged when the node reads
-them for a consumer, and are part of the backlog until then.
+		Long: `Create a subscription. By default, it receives the messages that are published from now on (--start). With
+--filter, it receives only matching messages. The filter is an expression in CEL (https://cel.dev) over properties,
+message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at, deliver_at and
+size. Other messages are acknowledged when the node reads them for a consumer, and are part of the backlog until then.
 
---max-deliveries, --dead-letter and the redelivery flags override the settings of the queue for this subscription.`,
+--max-deliveries, --dead-letter, --ack-timeout and the redelivery flags override the settings of the queue for this
+subscription.`,
 		Example: `  lockstep subscription create prices audit --start earliest
   lockstep subscription create events replay --start 2h
   lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
@@ -75,7 +76,7 @@ them for a consumer, and are part of the backlog until then.
 			"as for lockstep queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
-	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists; it is not changed")
 	return cmd
 }
 
@@ -84,8 +85,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
 		Short: "Delete a subscription and its backlog",
-		Long: "Delete a subscription. Messages that no other subscription needs are deleted. On a terminal, the command " +
-			"asks for confirmation if there is a backlog.",
+		Long: "Delete a subscription. Messages that no other subscription needs are deleted, except in a queue with " +
+			"retention. On a terminal, the command asks for confirmation if there is a backlog.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -51,10 +51,11 @@ func putCommand(env *cli.Env) *cobra.Command {
 		Use: "put NAME", Short: "Create or replace a schedule",
 		Long: `Create a schedule, or replace the schedule with that name and keep its history. --cron has five fields
 (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or @yearly. --every counts
-from the time when the schedule is created. If a replacement does not change the times, the next occurrence stays
-the same.
+from the time when the schedule is created. If a replacement changes neither the times nor --paused, the next occurrence
+stays the same. Otherwise, it is computed from the time of the command.
+
 --missed selects a rule for occurrences that no node could publish within a minute. The message ID of each message is
-NAME@TIME.`,
+NAME@TIME. The message, with all fields, has at most 32 KiB.`,
 		Example: `  lockstep schedule put nightly --cron "0 2 * * *" --tz Europe/Berlin --queue jobs --body @job.json
   lockstep schedule put poll --every 30s --queue jobs --body '{"job":"poll"}' --content-type application/json
   lockstep schedule put report --cron @weekly --queue jobs --missed all --property team=sales --paused`,
@@ -100,7 +101,7 @@ NAME@TIME.`,
 	cmd.Flags().StringVar(&s.TimeZone, "tz", "", "IANA time zone of --cron, such as Europe/Berlin; default: UTC")
 	cmd.Flags().StringVar(&s.Queue, "queue", "", "queue to publish to")
 	cmd.Flags().StringVar(&body, "body", "", "message body, or @FILE; @-: standard input")
-	cmd.Flags().StringVar(&missed, "missed", "once", "missed occurrences: skip, once (publish the last one) or all")
+	cmd.Flags().StringVar(&missed, "missed", "once", "missed occurrences: skip, once (publish only the last one) or all")
 	cmd.Flags().BoolVar(&s.Paused, "paused", false, "store the schedule without running it")
 	given.Register(cmd)
 	if err := cmd.Flags().MarkHidden("message-id"); err != nil { // set by the node
@@ -300,7 +301,7 @@ func runCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "run NAME", Short: "Publish the message of a schedule now",
 		Long: `Publish the message of a schedule now, even if the schedule is paused. The next occurrence does not
-change. The command returns when the message is stored, and fails if the queue refuses it.`,
+change. The command returns when the message is acknowledged, and fails if the queue refuses it.`,
 		Example: "  lockstep schedule run nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -319,7 +320,7 @@ change. The command returns when the message is stored, and fails if the queue r
 func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause a schedule",
-		Long:    `Pause a schedule until it is resumed. Occurrences during the pause are skipped.`,
+		Long:    `Pause a schedule until lockstep schedule resume. Occurrences during the pause are never published.`,
 		Example: "  lockstep schedule pause nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -334,7 +335,7 @@ func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	}
 	if !paused {
 		cmd.Use, cmd.Short, cmd.Example = "resume NAME", "Resume a schedule", "  lockstep schedule resume nightly"
-		cmd.Long = "Resume a paused schedule. It continues with the next occurrence."
+		cmd.Long = "Resume a paused schedule. It continues with the next occurrence, and publishes none of those during the pause."
 	}
 	return cmd
 }

@@ -110,7 +110,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
 		Long: `List the settings that can be changed without a restart, with their current values and whether these
-come from the configuration or were set at run time. docs/reference/configuration.md lists all settings.`,
+come from the configuration or were set at run time. Values that differ between the nodes are shown for each node.
+docs/reference/configuration.md lists all settings.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -166,9 +167,9 @@ func setCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting",
-		Long: `Change a setting without a restart. The value survives restarts. Settings of the pair are the same
-on both nodes; settings of a node are set on both, or on the node in --node. To undo this, use lockstep settings
-unset.`,
+		Long: `Change a setting without a restart, within a second. The value survives restarts. Settings of the pair are the
+same on both nodes; settings of a node are set on both, or on the node in --node. To return to the configured value, use
+lockstep settings unset.`,
 		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),
@@ -185,8 +186,8 @@ func unsetCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "unset NAME", Short: "Restore the configured value of a setting",
-		Long: `Remove a value set by lockstep settings set. The configuration of each node applies again
-immediately.`,
+		Long: `Remove a value set by lockstep settings set, on both nodes or on the node in --node. The configuration of each
+node applies again within a second.`,
 		Example: "  lockstep settings unset log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,8 +20,10 @@ func demoteCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "demote --replica-of ADDRESS", Short: "Make a pair the replica of another pair",
-		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS, which must be the primary. The pair
-then accepts no writes from clients and copies the log of the primary, from the last record that both have.
+		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS, which must not be a replica itself: it
+is the primary, or becomes it. The pair in --addr then accepts no writes from clients and copies the log of the primary,
+from the last record that both have. Both pairs require the setting site.name, and
+the pair in --addr also site.remote.
 
 The command is for an empty pair, which becomes the replica of a primary for the first time, and for a former primary
 after lockstep site promote. It is refused if the pair has transactions that the primary lacks. Those of a former

@@ -24,9 +24,9 @@ func drillCommand(env *cli.Env) *cobra.Command {
 	var dir, listen string
 	cmd := &cobra.Command{
 		Use: "drill --data-dir DIR", Short: "Make a writable copy of a replica for a test",
-		Long: `Copy the pair in --addr, usually a replica, to an empty data directory on this machine. A standalone node
-serves the copy, to test how applications start at a site. Neither site is changed, and the replica continues to
-replicate.
+		Long: `Copy the active node of the pair in --addr, usually a replica, to an empty data directory on this machine. A
+standalone node serves the copy, to test how applications start at a site. Neither site is changed, and the replica
+continues to replicate.
 
 The copy is independent: it contacts no site, and no site or pair accepts it. It contains all queues, messages, rules,
 tokens, schedules and jobs, which are active: schedules publish into the copy, and prepared transactions remain

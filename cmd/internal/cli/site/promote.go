@@ -24,13 +24,15 @@ type promoteFlags struct {
 func promoteCommand(env *cli.Env) *cobra.Command {
 	var f promoteFlags
 	cmd := &cobra.Command{
-		Use: "promote --reason TEXT", Short: "Make a replica the primary (may lose data)",
-		Long: `Make the pair in --addr, which must be a replica, the primary, because the primary is lost. Transactions
-that the replica has not received are lost; the command first prints the known part of them.
+		Use: "promote --reason TEXT", Short: "Make a site the primary (may lose data)",
+		Long: `Make the pair in --addr the primary, because the other site is lost. The pair must be a replica, or a primary
+that a failed lockstep site switch has left stopped (lockstep site status shows this). Transactions that the pair has
+not received are lost. For a replica, the command first prints the known part of them.
 
 If the primary works, use lockstep site switch, which loses nothing. The promotion is refused while the primary
-responds to the replica, unless --force is given. MAKE SURE THAT THE PRIMARY DOES NOT RUN: a primary that is only
-disconnected from the replica keeps accepting writes, and they are lost.
+responds to this command or to the pair, unless --force is given. MAKE SURE THAT THE PRIMARY DOES NOT RUN: a primary
+that is only disconnected from the replica keeps accepting writes, and they are lost. If the pair is a stopped primary,
+make sure that no node of the other site runs: the switch may have promoted the replica.
 
 When the old primary returns, make it a replica of the new one with lockstep site demote. On a terminal, the command
 asks for confirmation; scripts use --yes.`,
@@ -44,7 +46,7 @@ asks for confirmation; scripts use --yes.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.reason, "reason", "", "reason, for the audit log")
-	cmd.Flags().BoolVar(&f.force, "force", false, "promote even if the primary responds")
+	cmd.Flags().BoolVar(&f.force, "force", false, "promote even if the primary responds; its later transactions are lost")
 	cli.AddYes(cmd, &f.yes)
 	_ = cmd.MarkFlagRequired("reason")
 	return cmd

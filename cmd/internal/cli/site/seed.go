@@ -29,7 +29,8 @@ site. The node that starts with the directory is a replica: it serves no clients
 the copy. The second node of the site starts with an empty directory, and copies the first one.
 
 The command runs without a node, as the user of the node. It reads the settings site, tls, insecure, data.dir and
-wal.segment-bytes from --config, as lockstep serve does. Without --from, the primary is site.remote.
+wal.segment-bytes from flags, environment variables and --config, as lockstep serve does. Without --from, the primary
+is site.remote.
 
 All pages are verified. After an error, the directory is empty again, or no node starts with it: repeat the command.
 The primary retains its log after the copy until the node has connected, for 10 minutes at most.`,

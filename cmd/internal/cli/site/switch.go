@@ -29,8 +29,12 @@ func switchCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "switch --to SITE", Short: "Move the primary role to the other site without loss",
 		Long: `The primary stops accepting writes, the replica applies the last transaction and becomes the primary, and
-the old primary becomes its replica. No messages are lost; clients see a pause and continue at the other site. If the
-replica has not applied the last transaction within --timeout (default 10s), the switch is rolled back.
+the old primary becomes its replica. No messages are lost; clients see a pause and continue at the other site.
+
+The primary first waits until the replica is connected and lacks at most 1 MiB of the log. If this takes longer than
+--timeout (default 10s), the command fails without a change. If the replica then has not applied the last transaction
+within --timeout, the switch is rolled back. If the other site stops responding during the switch, the exit code is 3,
+and the primary accepts no writes until the other site responds again (lockstep site status).
 
 The nodes in --addr can belong to either site. If the site is already the primary, the command succeeds without a
 change.`,

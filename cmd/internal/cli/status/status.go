@@ -23,9 +23,10 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", GroupID: "operate",
 		Short: "Show the status of both nodes",
-		Long: `Show the role, log positions, and queue and message counts of each node, and the cluster record. Nodes
-that do not respond are listed as well. The exit code is 1 if no node responds. With --watch, the status is updated
-until Ctrl-C: in place with rates on a terminal, and printed after each change otherwise.`,
+		Long: `Show the role, log positions, and queue and message counts of each node, conditions with the recommended
+actions, and the cluster record. Nodes that do not respond within 2 seconds, or --timeout if given, are listed as well.
+The exit code is 1 if no node responds. With --watch, the status is updated until Ctrl-C: in place with rates on a
+terminal, and printed after each change otherwise.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

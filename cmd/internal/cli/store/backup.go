@@ -43,10 +43,10 @@ func backupCommand(env *cli.Env) *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Back up a running node",
-		Long: `Copy a snapshot of a running node to a directory on that node, or to an S3 bucket. The name of the
-backup contains the time (UTC), the last record and the page size. A manifest contains checksums, and the checksum
-of each page is verified during the copy. An interrupted backup is never mistaken for a complete one. The S3 server
-is configured by the node setting backup.s3.`,
+		Long: `Copy a snapshot of a running node, by default of the standby, to a directory on that node, or to an S3 bucket.
+Older backups beyond the number to keep are then deleted. The name of the backup contains the time (UTC), the last
+record and the page size. A manifest contains checksums, and the checksum of each page is verified during the copy. An
+interrupted backup is never mistaken for a complete one. The S3 server is configured by the node setting backup.s3.`,
 		Example: `  lockstep store backup
   lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7
@@ -85,7 +85,7 @@ is configured by the node setting backup.s3.`,
 	cmd.Flags().StringVar(&path, "path", "",
 		"backup directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
-		"number of backups to keep; 0: the setting backup.keep-generations")
+		"number of complete backups to keep; 0: the setting backup.keep-generations")
 	cmd.Flags().StringVar(&speed, "rate", "", "maximum read and write rate per second, such as 50MiB")
 	cli.AddFullSpeed(cmd, &full)
 	return cmd
@@ -140,12 +140,12 @@ its directory on this machine, or s3://BUCKET/PREFIX/NAME. If BACKUP is the dire
 backups, the latest one from which the requested point can be reached is used. Backups in a bucket are streamed
 without a local copy.
 
-With --archive, the archived log is applied up to --to-lsn or --to-time, or completely. A gap is an error. The restored
-store belongs to no pair and has a new identity: no existing pair accepts it, but a node that starts with it can be
-the first node of a new pair.
+With --archive, the archived log is applied up to --to-lsn or --to-time, or completely. A gap before the requested point
+is an error. A point after the backup requires --archive. The restored store belongs to no pair and has a new identity:
+no existing pair accepts it, but a node that starts with it can be the first node of a new pair.
 
-With --replica, the node that starts with it is a replica of the primary site from which the backup was made, and
-replicates the transactions after the backup. lockstep site seed needs no backup.`,
+With --replica, the node that starts with the restored store is a replica of the primary site from which the backup was
+made, and replicates the transactions after the backup. To create a replica without a backup, use lockstep site seed.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
   lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"
@@ -156,7 +156,7 @@ replicates the transactions after the backup. lockstep site seed needs no backup
 	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.dataDir, "data-dir", "", "new data directory; must be empty or not exist")
 	cmd.Flags().StringVar(&f.archive, "archive", "", "log archive directory, or s3://BUCKET/PREFIX/NODE")
-	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "last record to restore")
+	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "LSN of the last record to restore")
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
 		"time up to which transactions are restored: RFC 3339, or 2026-11-21 09:30:00 in local time")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and report the result; write nothing")

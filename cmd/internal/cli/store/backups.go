@@ -31,8 +31,9 @@ func backupsCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backups [PATH]", Short: "List and verify backups",
 		Long: `List the backups of a running node, latest first, including interrupted ones. With --verify, the
-node reads all backups, or the one in --set, and reports whether they can be restored, and up to which point with
-its log archive. A node cannot read encrypted backups: verify them with PATH and --identity.
+node reads all complete backups, or the one in --set, and reports whether they can be restored, and up to which point
+with its log archive; the exit code is 1 if one of them cannot. A node cannot read encrypted backups: verify them with
+PATH and --identity.
 
 With PATH, list the backups in a directory on this machine, or in an S3 bucket, s3://BUCKET/PREFIX, without a node.
 The S3 keys are configured as for a node: in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in
@@ -66,7 +67,7 @@ files.`,
 	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.path, "path", "",
 		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
-	cmd.Flags().BoolVar(&f.verify, "verify", false, "read and verify all backups")
+	cmd.Flags().BoolVar(&f.verify, "verify", false, "read and verify all complete backups")
 	cmd.Flags().StringVar(&f.set, "set", "", "with --verify: only the backup with this name")
 	cli.AddFullSpeed(cmd, &f.full)
 	return cmd

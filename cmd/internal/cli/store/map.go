@@ -47,9 +47,9 @@ func mapCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "map", Short: "Show page file usage of a running node",
 		Long: `Show the regions of page.db of a running node, from start to end: regions with messages or the
-index, free regions, and regions that were freed but are reserved for a checkpoint or a reader, such as a backup. A
-lower-case letter marks a region that is partly free or reserved. The command does not block the node, and reads no
-messages.
+index, free regions, and regions that were freed but are reserved for a checkpoint or a reader, such as a backup. The
+letter of a region is that of its most frequent use; it is in lower case if the region is partly free or reserved. The
+command does not block the node, and reads no messages.
 
 To release free pages at the end, use lockstep store shrink. Free pages between others are reused; to remove them, use
 lockstep store compact.`,

@@ -27,7 +27,7 @@ type location struct {
 
 func (w *location) register(cmd *cobra.Command, offline bool) {
 	cmd.Flags().StringVar(&w.node, "node", pairstatus.Standby,
-		"node to use: standby, active, a node name or an address")
+		"node to use: standby (or the active, if no standby is available), active, a node name or an address")
 	if offline {
 		cmd.Flags().StringVar(&w.dataDir, "data-dir", "", "data directory of a stopped node, instead of a running node")
 		cmd.MarkFlagsMutuallyExclusive("node", "data-dir")

@@ -36,7 +36,7 @@ func (f *rewriteFlags) register(cmd *cobra.Command) {
 	f.location.register(cmd, true)
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only report the result and the required space")
 	cmd.Flags().BoolVar(&f.rolling, "rolling", false,
-		"rewrite both nodes, one at a time, with a switchover in between")
+		"rewrite both nodes of a pair, one at a time, with a switchover in between")
 	cmd.Flags().BoolVar(&f.switchBack, "switch-back", false, "with --rolling: switch the active role back at the end")
 	cmd.Flags().BoolVar(&f.detach, "detach", false, "with --rolling: start the plan and return immediately")
 	cmd.MarkFlagsMutuallyExclusive("rolling", "node")
@@ -51,14 +51,18 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 		Long: `Rewrite page.db with the recommended or the given page size. Messages are packed again, and each is
 stored once.
 
-The rewrite runs on a standby, which continues to receive and acknowledge the log: the pair stays in sync. With
---rolling, the pair rewrites both nodes: the standby, a switchover, the other node. The pair stores the plan and
-continues it after process failures, including this command. Ctrl-C cancels it at the next safe point; a second
-Ctrl-C exits immediately.
+Without --rolling, only the node in --node is rewritten, which must be a standby. During the rewrite, it continues to
+receive and acknowledge the log: the pair stays in sync. With --rolling, the pair rewrites both nodes: the standby, a
+switchover, the other node. The pair stores this plan, and continues it after failures of nodes and of this command; to
+show it, use lockstep store plan. Ctrl-C cancels the rewrite or the plan at the next safe point; a second Ctrl-C exits
+immediately.
 
 A standalone node is rewritten at its next start after lockstep store settings set resize-on-startup true.
 The old file is kept as page.db_old; to delete it, use lockstep store drop-old. To revert, resize to the previous
-page size.`,
+page size.
+
+With --dry-run, nothing is changed, and the exit code is 1 if the disk space is insufficient. --data-dir requires
+--dry-run and --page-size.`,
 		Example: `  lockstep store resize --rolling
   lockstep store resize --rolling --switch-back --page-size 16KiB
   lockstep store resize --dry-run
@@ -76,8 +80,10 @@ func compactCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_COMPACT}
 	cmd := &cobra.Command{
 		Use: "compact", Short: "Rewrite page.db without gaps",
-		Long: `Rewrite page.db with the same page size and without gaps. Messages are packed, and each is stored
-once. For details, see lockstep store resize --help.`,
+		Long: `Rewrite page.db with the same page size and without gaps. Messages are packed, and each is stored once. The
+command works like lockstep store resize: see its help for --rolling, the old file and the required space. A standalone
+node is compacted at its next start after lockstep store settings set compact-on-startup true. --data-dir requires
+--dry-run.`,
 		Example: `  lockstep store compact --rolling
   lockstep store compact --dry-run --node a
   lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
@@ -293,8 +299,8 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Delete page.db_old after a rewrite",
-		Long: "Delete the files that the last rewrite or installed snapshot of a node replaced. The current store is not " +
-			"affected. On a terminal, the command asks for confirmation.",
+		Long: "Delete page.db_old, the file that the last rewrite of a node, or the last snapshot that it installed, " +
+			"replaced. The current store is not affected. On a terminal, the command asks for confirmation.",
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n" +
 			"  lockstep store drop-old --data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,

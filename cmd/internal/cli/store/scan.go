@@ -59,8 +59,8 @@ func scanCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "scan", Short: "Scan messages and recommend a page size",
 		Long: `Read a snapshot of a page file, and report the distribution of message sizes, the size of page.db
-for each page size, and the recommended page size. The scan does not block the node, and changes only the setting
-page-size-recommended.
+for each page size, and the recommended page size. The scan does not block the node. Without --page-size-max and
+--data-dir, the pair stores the recommendation in the setting page-size-recommended; nothing else is changed.
 
 The recommendation is based on all messages, so a few very large ones do not distort it. Each node keeps the
 result of its last scan, regardless of how it was started: --last shows it for all nodes, or for --node.`,

@@ -115,7 +115,8 @@ func settingsCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", Short: "Manage maintenance settings",
 		Long: `The pair stores maintenance settings with its messages: they are the same on both nodes, and take
-precedence over the configuration files. One-shot settings are reset when both nodes have completed the operation.`,
+precedence over the configuration files. resize-on-startup and compact-on-startup are reset when both nodes have
+completed the operation.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -127,8 +128,8 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "get [NAME]", Short: "Show all settings, or one",
-		Long: `Show the maintenance settings stored by the pair, which take precedence over the configuration files
-of the nodes.`,
+		Long: `Show the maintenance settings that apply to the pair: those that it has stored and, for the others, those in the
+configuration file of the node in --node.`,
 		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -152,7 +153,7 @@ of the nodes.`,
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", pairstatus.Active,
-		"node for page-size-current: standby, active, a node name or an address")
+		"node to query, for page-size-current: standby, active, a node name or an address")
 	return cmd
 }
 

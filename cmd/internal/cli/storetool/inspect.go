@@ -60,8 +60,9 @@ func checkCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "check", Short: "Check a whole store for corruption",
 		Long: `Read everything that the last checkpoint refers to, and check that each page is used once or free,
-that all pages and messages have valid checksums, and that no unacknowledged message is missing. The exit code is 1
-if the check fails.`,
+that all pages and messages have valid checksums, and that no unacknowledged message is missing. With --data-dir, this
+is the store of a stopped node. Otherwise, the nodes in --addr check their stores one after the other, while they run.
+The exit code is 1 if a check finds problems or fails.`,
 		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n" +
 			"  lockstep store check --full-speed",
 		Args: cobra.MaximumNArgs(1),
@@ -150,8 +151,9 @@ func printCheck(env *cli.Env, c checked) error {
 func digestCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "digest", Short: "Compute the digest of a store",
-		Long: `Compute the digest of each running node or, with a directory, of the last checkpoint in it. Two
-stores with the same digest at the same LSN contain the same queues, subscriptions, acknowledgements and messages.`,
+		Long: `Compute the digest of each node in --addr or, with --data-dir, of the last checkpoint of a stopped node. Two
+stores with the same digest at the same LSN contain the same queues, subscriptions, acknowledgements and messages. To
+compare running nodes at the same LSN, use lockstep verify.`,
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

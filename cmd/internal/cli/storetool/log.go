@@ -75,8 +75,8 @@ func dumpLogCommand(env *cli.Env) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
 		Use: "dump-log [FILE]", Short: "Show log records of a stopped node",
-		Long: `Show the records of the log, one per line, then the segments, and whether the log is complete. A
-corrupt log is printed up to the corruption; the exit code is then 1.
+		Long: `Show the records of the log in --data-dir, or in FILE, one per line, then the segments, and whether the log is
+complete. A corrupt log is printed up to the corruption; the exit code is then 1.
 
 FILE is a single segment: of a log, or a file cut-*.seg with records that a node saved because another node, or
 another site, was promoted without them. With --messages, the messages in the records are printed as well.

@@ -34,7 +34,7 @@ func Command(env *cli.Env) *cobra.Command {
 continuously on a terminal. Queues can be sorted and filtered. Keys switch over, pause and resume the pair after
 confirmation, if the caller has the right. Press ? for all keys, q to quit. The display continues after a node failure.
 
-With --once, print one sample as text, or with --output json as one line of JSON; this takes one --interval,
+With --once, print one sample as text, and with --output json, as one line of JSON. This takes one --interval,
 because rates require two samples. The exit code is then 1 if no node responds.`,
 		Example: "  lockstep top\n  lockstep top --interval 250ms\n  lockstep top --once\n" +
 			"  lockstep top --output json | jq .rates",

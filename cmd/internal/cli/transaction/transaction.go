@@ -23,8 +23,9 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "txn", GroupID: "use",
 		Short: "Resolve prepared transactions",
 		Long: `In two-phase commit, a prepared transaction waits for the decision of the transaction coordinator: the
-application that prepared it. Until then, its messages are hidden from consumers and occupy space in queues. If the
-coordinator does not return, an operator can decide instead. The coordinator is notified when it decides later.`,
+application that prepared it. Until then, its messages are hidden from consumers and occupy space in queues, and the
+messages that it acknowledges are not delivered. If the coordinator does not return, an operator can decide instead. If
+the coordinator decides later, it receives the decision of the operator.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -39,7 +39,7 @@ A second table derives the throughput of machines with 2 to 64 processors, one p
 without memory bandwidth, disk, network and lock contention.
 
 --processors measures each value of GOMAXPROCS for the nodes, which may exceed the number of processors of the
-machine. The lock wait rows then show contention, and another table lists the holders of the contended locks.`,
+machine. The lock wait per message then shows contention, and another table lists the holders of the contended locks.`,
 		Example: `  lockstep-lab capacity
   lockstep-lab capacity --messages 2000000 --duration 60s --output json
   lockstep-lab capacity --processors 2,4,8`,
@@ -71,7 +71,7 @@ machine. The lock wait rows then show contention, and another table lists the ho
 	}
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "1000000", "rounds": "1"})
-	cmd.Flags().IntVar(&f.Queues, "queues", 5, "number of queues, and of concurrent producers and consumers")
+	cmd.Flags().IntVar(&f.Queues, "queues", 5, "number of queues for publishing, and of concurrent producers and consumers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 30*time.Second,
 		"profiling time; must be longer than each of the two loads")
 	cmd.Flags().IntSliceVar(&processors, "processors", nil,

@@ -46,7 +46,7 @@ func (f *compareFlags) register(cmd *cobra.Command, env *cli.Env) {
 	cmd.Flags().StringVar(&f.peersDir, "peers", dir,
 		"directory that contains a directory per peer (environment: "+envPeers+")")
 	cmd.Flags().StringVar(&f.lock, "lock", filepath.Join(os.TempDir(), "bench.lock"),
-		"file locked during measurements; empty: none")
+		"file that is locked during measurements, so that they do not overlap; empty: none")
 }
 
 // check validates the flags. limit is the value of --memory-limit.
@@ -105,8 +105,9 @@ Lockstep is measured, and the table states this.
 
 nats: JetStream with file storage on one server (r1) or three (r3), compared with a pair of Lockstep: one publisher
 that waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result
-for 64 outstanding messages as well), and draining the peer's remaining messages with 5 consumers; for 512 bytes also
-64 publishers and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always".
+for 64 outstanding messages as well), and draining as many messages as the peer drains, with 5 consumers; for 512 bytes
+also 64 publishers and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always". The
+default sizes are 512 and 15,000 bytes.
 
 chronicle: bursts of --messages that are read back, compared with the embedded store of Lockstep in a separate
 process. With --sync always both sync every --batch messages; otherwise Lockstep writes --batch messages per

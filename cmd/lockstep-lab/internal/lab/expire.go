@@ -24,8 +24,9 @@ while all messages of the first queue expire at the same moment are compared wit
 and with those while each node writes a checkpoint every second without expiry. If a message is delayed by the
 previous one, its latency includes the delay.
 
-With --by message, each message has its own expiry time; with --by message-id, the message IDs leave the dedup
-window of the queue. --fill is the time limit for publishing them. With --by queue, the queue has a TTL.`,
+With --by message, each message has an expiry time; with --by message-id, the message IDs leave the dedup window of
+the queue. --fill is the time limit for publishing them. With --by queue, the queue gets a TTL. With --addr, only the
+active node writes the checkpoints.`,
 		Example: `  lockstep-lab expire
   lockstep-lab expire --by queue --standalone
   lockstep-lab expire --messages 200000 --per-second 500 --rounds 1 --output json`,

@@ -6,6 +6,7 @@ package lab
 
 import (
 	"context"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -21,12 +22,18 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands receive it when they run
 }
 
+const rootLong = `Benchmarks run on this machine. Those of a pair start it with its data in a temporary directory. With the
+flag --addr, publish, consume, mixed, fanout, expire and search use running nodes, and queues named bench-0, bench-1 and
+so on. Existing queues with these names are deleted, and the queues are deleted afterwards.
+
+Most benchmarks run several rounds, and also print the round with the median rate or ratio. ` + benchcli.Units
+
 // Root returns the command lockstep-lab with all benchmarks.
 func Root(env *cli.Env) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep-lab",
 		Short: "Benchmark Lockstep and compare it with other products",
-		Long:  benchcli.Long,
+		Long:  rootLong,
 		Example: `  lockstep-lab all
   lockstep-lab maintenance --work resize,rejoin
   lockstep-lab compare --peer nats --peers ~/peers`,
@@ -34,7 +41,10 @@ func Root(env *cli.Env) *cobra.Command {
 		RunE: cli.NeedsSubcommand,
 	}
 	cli.Globals(env, root)
-	root.AddCommand(benchcli.Commands(env)...)
+	for _, cmd := range benchcli.Commands(env) {
+		cmd.Example = strings.ReplaceAll(cmd.Example, "lockstep bench ", "lockstep-lab ")
+		root.AddCommand(cmd)
+	}
 	root.AddCommand(
 		maintenanceCommand(env), moveCommand(env), fleetCommand(env), fanoutCommand(env), expireCommand(env),
 		storeCommand(env), queuesCommand(env), growthCommand(env), boundCommand(env), capacityCommand(env), amqpCommand(env),
