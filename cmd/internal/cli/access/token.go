@@ -340,7 +340,8 @@ only if the delay would exceed 10 seconds. The quota takes effect within a secon
 	cmd.Flags().Uint64Var(&q.Queues, "queues", 0, "maximum number of queues; 0: unlimited")
 	cmd.Flags().StringVar(&bytes, "bytes", "",
 		"maximum bytes of messages in the queues, such as 10GiB; empty: unlimited")
-	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0, "maximum messages published per second to all queues together; 0: unlimited")
+	cmd.Flags().Uint64Var(&q.MessagesPerSecond, "rate", 0,
+		"maximum messages published per second to all queues together; 0: unlimited")
 	cmd.Flags().Uint64Var(&q.Connections, "connections", 0,
 		"maximum concurrent consumers and publish streams; 0: unlimited")
 	return cmd

@@ -43,9 +43,9 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{publishCommand(env), consumeCommand(env), failoverCommand(env)}
 }
 
-const long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory. With
-the flag --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing queues with
-these names are deleted, and the queues are deleted afterwards. failover always starts a pair.
+const long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory.
+With the flag --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing
+queues with these names are deleted, and the queues are deleted afterwards. failover always starts a pair.
 
 Except for failover, each benchmark runs several rounds; the last line is the round with the median rate. ` + Units
 

@@ -53,7 +53,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 		},
 	}
 	f.Register(cmd)
-	cmd.Flags().BoolVar(&f.TLS, "tls", false, "alternate between nodes with and without TLS and access rules; not with --addr")
+	cmd.Flags().BoolVar(&f.TLS, "tls", false,
+		"alternate between nodes with and without TLS and access rules; not with --addr")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of producers, each with its own publish stream")

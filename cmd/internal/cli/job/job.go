@@ -26,10 +26,10 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "job", GroupID: "operate",
 		Short: "Schedule maintenance jobs",
-		Long: `Jobs are stored by the pair and started by the active. A scan or a backup runs on the standby by default, and a
-shrink on both nodes; --on selects the nodes. A compact or verify job always involves both nodes. A job does not start
-again while it is still running. A run that was due while no node was active starts up to 10 minutes late; after that, it
-is recorded as skipped.`,
+		Long: `Jobs are stored by the pair and started by the active. A scan or a backup runs on the standby by default, and
+a shrink on both nodes; --on selects the nodes. A compact or verify job always involves both nodes. A job does not
+start again while it is still running. A run that was due while no node was active starts up to 10 minutes late; after
+that, it is recorded as skipped.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -80,7 +80,8 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().Uint64VarP(&f.count, "count", "n", 0, "stop after this many messages; 0: unlimited")
 	cmd.Flags().Uint64Var(&f.count, "max", 0, "same as --count")
 	cmd.MarkFlagsMutuallyExclusive("count", "max")
-	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false, "wait for new messages until Ctrl-C, or until --count messages were received")
+	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false,
+		"wait for new messages until Ctrl-C, or until --count messages were received")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge messages; they are redelivered later")
 	cmd.Flags().BoolVar(&f.reject, "reject", false, "reject messages: they are dead-lettered or discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
@@ -89,7 +90,8 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().StringVar(&f.filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
-	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256, "maximum number of messages in flight; with --ack-after-command, the default is 1")
+	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256,
+		"maximum number of messages in flight; with --ack-after-command, the default is 1")
 	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
 		"requeue unacknowledged messages after this time, 1s to 24h; 0: setting of the subscription, which also applies if "+
 			"it is shorter")

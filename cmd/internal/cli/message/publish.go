@@ -78,7 +78,8 @@ outcome of some messages is unknown because no node responded: the error states 
 	cmd.Flags().StringArrayVarP(&files, "file", "f", nil, "publish the content of a file as one message; may be repeated")
 	given.Register(cmd)
 	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
-	cmd.Flags().BoolVar(&create, "create", false, "create the queue, with one subscription named default, if it does not exist")
+	cmd.Flags().BoolVar(&create, "create", false,
+		"create the queue, with one subscription named default, if it does not exist")
 	return cmd
 }
 

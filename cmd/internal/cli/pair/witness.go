@@ -152,7 +152,8 @@ one machine.`,
 	cmd.Flags().BoolVar(&insecure, "insecure", false,
 		"allow listening without TLS on an address that other machines can reach")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:7430", "listen address for the other voters, host:port")
-	cmd.Flags().StringVar(&advertise, "advertise", "", "address at which the other voters reach this one, as in --voters; default: --listen")
+	cmd.Flags().StringVar(&advertise, "advertise", "",
+		"address at which the other voters reach this one, as in --voters; default: --listen")
 	cmd.Flags().StringVar(&dir, "data-dir", "lockstep-witness", "data directory for the vote and the cluster record")
 	cmd.Flags().StringVar(&level, "log-level", "info", "minimum log level: debug, info, warn or error")
 	cmd.Flags().StringVar(&format, "log-format", "text", "log format on stderr: text or json")

@@ -32,12 +32,12 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 		Use: "login [PROFILE]", GroupID: "use",
 		Short: "Store connection settings in a profile",
 		Long: `Store the addresses of a pair, the paths of TLS files, and a token in a profile, and make it the current
-profile, which other commands use from then on. The command first verifies that the pair accepts the credentials, unless
---no-verify is given. Without PROFILE, the name is default. An existing profile with that name is replaced.
+profile, which other commands use from then on. The command first verifies that the pair accepts the credentials,
+unless --no-verify is given. Without PROFILE, the name is default. An existing profile with that name is replaced.
 
-If no token and no client certificate are given, the command prompts for a token on a terminal, without echo. With --token-file,
-the profile stores the path of the file, and the file is read for each command; use this for tokens that another
-program renews.`,
+If no token and no client certificate are given, the command prompts for a token on a terminal, without echo. With
+--token-file, the profile stores the path of the file, and the file is read for each command; use this for tokens that
+another program renews.`,
 		Example: `  lockstep login --addr node-a:7420,node-b:7420 --tls-ca ca.pem
   lockstep login production --addr node-a:7420,node-b:7420 --tls-ca ca.pem --token-stdin < token
   lockstep login robot --addr node-a:7420,node-b:7420 --tls-ca ca.pem --tls-cert robot.pem --tls-key robot-key.pem

@@ -167,7 +167,8 @@ pairs. Limits apply to each partition. If the command fails, repeat it to create
 		"name of an initial subscription; may be repeated")
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
 		"create no subscription; without retention, messages published before the first subscription exists are not kept")
-	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the queue already exists; its configuration is not changed")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false,
+		"succeed if the queue already exists; its configuration is not changed")
 	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
 		"create the queue at the pair of the other queues of this group, in a fleet (default: text between { and } in NAME)")

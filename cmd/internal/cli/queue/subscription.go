@@ -76,7 +76,8 @@ subscription.`,
 			"as for lockstep queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
-	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false, "succeed if the subscription already exists; it is not changed")
+	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false,
+		"succeed if the subscription already exists; it is not changed")
 	return cmd
 }
 

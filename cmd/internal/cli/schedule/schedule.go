@@ -335,7 +335,7 @@ func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	}
 	if !paused {
 		cmd.Use, cmd.Short, cmd.Example = "resume NAME", "Resume a schedule", "  lockstep schedule resume nightly"
-		cmd.Long = "Resume a paused schedule. It continues with the next occurrence, and publishes none of those during the pause."
+		cmd.Long = "Resume a paused schedule. It continues with the next occurrence; those during the pause are skipped."
 	}
 	return cmd
 }

@@ -167,9 +167,9 @@ func setCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting",
-		Long: `Change a setting without a restart, within a second. The value survives restarts. Settings of the pair are the
-same on both nodes; settings of a node are set on both, or on the node in --node. To return to the configured value, use
-lockstep settings unset.`,
+		Long: `Change a setting without a restart, within a second. The value survives restarts. Settings of the pair are
+the same on both nodes; settings of a node are set on both, or on the node in --node. To return to the configured
+value, use lockstep settings unset.`,
 		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),

@@ -140,9 +140,9 @@ its directory on this machine, or s3://BUCKET/PREFIX/NAME. If BACKUP is the dire
 backups, the latest one from which the requested point can be reached is used. Backups in a bucket are streamed
 without a local copy.
 
-With --archive, the archived log is applied up to --to-lsn or --to-time, or completely. A gap before the requested point
-is an error. A point after the backup requires --archive. The restored store belongs to no pair and has a new identity:
-no existing pair accepts it, but a node that starts with it can be the first node of a new pair.
+With --archive, the archived log is applied up to --to-lsn or --to-time, or completely. A gap before the requested
+point is an error. A point after the backup requires --archive. The restored store belongs to no pair and has a new
+identity: no existing pair accepts it, but a node that starts with it can be the first node of a new pair.
 
 With --replica, the node that starts with the restored store is a replica of the primary site from which the backup was
 made, and replicates the transactions after the backup. To create a replica without a backup, use lockstep site seed.`,

@@ -128,8 +128,8 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "get [NAME]", Short: "Show all settings, or one",
-		Long: `Show the maintenance settings that apply to the pair: those that it has stored and, for the others, those in the
-configuration file of the node in --node.`,
+		Long: `Show the maintenance settings that apply to the pair: those that it has stored and, for the others, those in
+the configuration file of the node in --node.`,
 		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

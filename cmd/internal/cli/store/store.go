@@ -17,8 +17,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", GroupID: "operate",
 		Short: "Manage store files: page size, backups, checks",
-		Long: `Maintenance runs on running nodes, by default on the standby, without interrupting clients. With --data-dir, some
-commands use the files of a stopped node: the directory in its setting data.dir.
+		Long: `Maintenance runs on running nodes, by default on the standby, without interrupting clients. With --data-dir,
+some commands use the files of a stopped node: the directory in its setting data.dir.
 
 The commands check, digest and dump-* read the files of a stopped node without changes. Without --data-dir, check and
 digest use the running nodes.`,

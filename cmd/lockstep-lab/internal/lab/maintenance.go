@@ -36,10 +36,10 @@ period, and compares the latencies:
            restart, with a snapshot from the active, until it is in sync
 
 If a message is delayed by the previous one, its latency includes the delay. The ratio compares the p99 during the
-operation with that of the quiet period. For each number of --publishers, a table has the round with the median ratio of
-each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation: for a resize, the
-bodies on both nodes in its total time; for a rejoin, the snapshot including its installation. With --output json,
-each round includes its slowest moments with the step of the plan.
+operation with that of the quiet period. For each number of --publishers, a table has the round with the median ratio
+of each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation:
+for a resize, the bodies on both nodes in its total time; for a rejoin, the snapshot including its installation. With
+--output json, each round includes its slowest moments with the step of the plan.
 
 Both nodes, the coordinator and the publishers share this machine and its disk: on separate machines, work on the
 standby affects publishers less.`,
