@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lockstep-lab runs benchmarks that are not part of the product: the embedded store, maintenance under load,
-// growth, fan-out, and comparisons with other products.
+// Command lockstep-lab runs benchmarks: those of `lockstep bench`, further benchmarks that are not part of the product,
+// such as the embedded store, maintenance under load, growth and fan-out, and comparisons with other products.
 package main
 
 import (

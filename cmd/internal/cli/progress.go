@@ -27,9 +27,9 @@ func (env *Env) WithProgress(ctx context.Context, label string, fn func(show fun
 		d.Clear()
 		return nil
 	case ctx.Err() != nil && isCanceled(err):
-		d.End(bar, "cancelled")
+		d.End(bar, "canceled")
 		d.Close()
-		return errors.New("cancelled, no changes made")
+		return errors.New("canceled, no changes made")
 	}
 	d.End(bar, "failed")
 	d.Close()

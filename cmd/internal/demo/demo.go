@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo kills and restarts the active node of a pair under load, and verifies that no acknowledged message was
-// lost or duplicated. Package historycheck detects the violations.
+// Package demo kills and restarts the active node of a pair under load, also during a rolling resize and with
+// transactions, and verifies that no acknowledged message was lost or duplicated. Package historycheck detects the
+// violations.
 package demo
 
 import (

@@ -41,7 +41,7 @@ type ResizeVerdict struct {
 	// BacklogLost counts missing and changed messages.
 	BacklogLost       int `json:"stock_lost"`
 	BacklogDuplicated int `json:"stock_duplicated"`
-	// Plan is the final state of the plan: "done".
+	// Plan is the final state of the plan, such as "done".
 	Plan string `json:"plan"`
 	// PlanSeconds includes the failover and the restart of the killed node.
 	PlanSeconds float64 `json:"plan_s"`
@@ -69,8 +69,9 @@ type ResizeVerdict struct {
 	target uint32
 }
 
-// Passed reports whether no message was lost or duplicated, and both nodes have the new page size. In addition,
-// there must have been two copies at any time, except from the kill until the pair was in sync again.
+// Passed reports whether Verdict passed, the plan is done, no message of the backlog was lost or duplicated, and both
+// nodes have the new page size. In addition, there must have been two copies at any time, except from the kill until
+// the pair was in sync again.
 func (v ResizeVerdict) Passed() bool {
 	return v.Verdict.Passed() && v.BacklogLost == 0 && v.BacklogDuplicated == 0 && v.Plan == "done" &&
 		v.PageSizesAfter == [2]uint32{v.target, v.target} && v.OneCopyMS == 0

@@ -86,7 +86,8 @@ func (p *Printer) Raw(b []byte) error {
 
 func (p *Printer) write(s string) error { return p.Raw([]byte(s)) }
 
-// Table prints a table. Columns of numbers and columns whose header starts with ">" are aligned to the right.
+// Table prints a table, except in the JSON format. Columns that contain only numbers and columns with a header that
+// starts with ">" are aligned to the right.
 func (p *Printer) Table(header []string, rows [][]any) error {
 	if p.json {
 		return nil
@@ -135,7 +136,7 @@ func isNumber(v any) bool {
 	return kind >= reflect.Int && kind <= reflect.Float64
 }
 
-// Pairs prints names and values, one pair per line, with "-" for an empty value.
+// Pairs prints names and values, one pair per line, with "-" for an empty value. It prints nothing in the JSON format.
 func (p *Printer) Pairs(rows [][2]string) error {
 	if p.json {
 		return nil

@@ -236,7 +236,7 @@ func DescribePlan(p *pb.Plan, name func(id string) string) string {
 	case pb.PlanState_PLAN_STATE_FAILED:
 		s, reason = "FAILED: "+reason, ""
 	case pb.PlanState_PLAN_STATE_CANCELLED:
-		s, reason = "cancelled: "+reason, ""
+		s, reason = "canceled: "+reason, ""
 	default:
 		s = PlanState(p.GetState())
 	}

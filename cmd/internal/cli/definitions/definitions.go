@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package definitions implements the commands that export the queues of a pair to a file, and apply such a file to a
-// pair.
+// Package definitions implements the commands that export the queues, policies and schedules of a pair or a fleet to a
+// file, compare such a file with a pair or a fleet, and apply it.
 package definitions
 
 import (

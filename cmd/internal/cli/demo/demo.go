@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package demo implements the commands that run a whole pair on this machine: demo, demo resize, demo transaction and
+// Package demo implements the commands that run whole pairs on this machine: demo, demo resize, demo transaction and
 // dev.
 package demo
 

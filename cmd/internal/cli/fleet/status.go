@@ -64,8 +64,8 @@ type report struct {
 	Current   bool   `json:"current"`
 	LastEpoch uint64 `json:"last_epoch"`
 	Queues    uint64 `json:"queues"`
-	// Problem is the reason why no queues can be created: unavailable, lost, restored, rebuilding, not-member, malformed,
-	// or empty.
+	// Problem is the reason why no queues can be created: unavailable, lost, restored, rebuilding, not-member or
+	// malformed. It is empty if queues can be created.
 	Problem  string     `json:"problem"`
 	Pairs    []pairInfo `json:"pairs"`
 	Rules    []ruleInfo `json:"rules"`

@@ -96,7 +96,7 @@ func printPlan(env *cli.Env, p *pb.Plan, name func(string) string) error {
 }
 
 // Run starts a plan and, unless detach is set, follows it until it ends. While Run follows the plan, Ctrl-C cancels
-// the plan. Run returns an error if the plan failed or was cancelled.
+// the plan. Run returns an error if the plan failed or was canceled.
 func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanRequest, detach bool) error {
 	find, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
@@ -132,7 +132,7 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 
 // cancelAndFollow cancels the plan and follows it until it ends. Another Ctrl-C exits the program.
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
-	fmt.Fprintln(env.Stderr, "Cancelling the plan at the next safe point; press Ctrl-C again to exit immediately.")
+	fmt.Fprintln(env.Stderr, "Canceling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
 	cancelled, err := admin.New(c).CancelPlan(bounded)
 	cancel()

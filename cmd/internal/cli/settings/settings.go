@@ -249,8 +249,8 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 	})
 }
 
-// changeAnywhere calls one node after the other until one responds, because no node is active while min-in-sync refuses
-// writes.
+// changeAnywhere sends the request to one node after the other until one responds: min-in-sync can be changed while no
+// node is active.
 func changeAnywhere(
 	ctx context.Context, env *cli.Env, c *client.Client, req *pb.ChangeSettingsRequest,
 ) (now []*pb.RunningSetting, err error) {

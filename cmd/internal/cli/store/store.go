@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store implements the commands for the files of a store: scan, resize, compact, shrink, backup, restore and
-// the maintenance settings. The read-only commands for stopped nodes are in package storetool, and the rolling plan is
-// in package plan.
+// Package store implements the commands for the files of a store, such as scan, resize, compact, backup and restore,
+// and the maintenance settings. The read-only commands for stopped nodes are in package storetool, and the rolling
+// plan is in package plan.
 package store
 
 import (

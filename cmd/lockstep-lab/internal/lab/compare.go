@@ -98,10 +98,10 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 	return nil
 }
 
-const compareLong = `Run a peer's benchmark and that of Lockstep alternately in one session, because results of different days
-are not comparable. A peer is a program that starts the product, loads it and prints its results: --peer-command, or
-else the program "run" in --peer-dir or in the directory with the name of the peer in --peers. Without a peer, only
-Lockstep is measured, and the table states this.
+const compareLong = `Run a peer's benchmark and that of Lockstep alternately in one session, because results of
+different days are not comparable. A peer is a program that starts the product, loads it and prints its results:
+--peer-command, or else the program "run" in --peer-dir or in the directory with the name of the peer in --peers.
+Without a peer, only Lockstep is measured, and the table states this.
 
 nats: JetStream with file storage on one server (r1) or three (r3), compared with a pair of Lockstep: one publisher
 that waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result

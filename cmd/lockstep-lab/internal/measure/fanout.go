@@ -229,7 +229,7 @@ func (f *fanout) read(ctx, limited context.Context, waits [2]*hdrhistogram.Histo
 	for {
 		select {
 		case <-limited.Done():
-			return nil // all messages are delivered, or the goroutine that cancelled reports the error
+			return nil // all messages are delivered, or the goroutine that canceled limited reports the error
 		case sub := <-f.free:
 			if err := f.turn(ctx, limited, sub, waits); err != nil {
 				return err

@@ -28,7 +28,7 @@ import (
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/objects"
 )
 
-// queueFinalizer delays the deletion of a LockstepQueue until its queue is deleted.
+// queueFinalizer delays the deletion of a LockstepQueue until its queue is deleted, or has no pair.
 const queueFinalizer = v1alpha1.Group + "/queue"
 
 const (
