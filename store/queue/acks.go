@@ -9,7 +9,7 @@ import (
 
 const (
 	chunkBits = 12
-	// ChunkSize is the number of sequences that one chunk of acknowledgements covers.
+	// ChunkSize is the number of sequences in a chunk of a queue.
 	ChunkSize  = 1 << chunkBits
 	chunkMask  = ChunkSize - 1
 	chunkWords = ChunkSize / 64

@@ -31,7 +31,8 @@ type Counts struct {
 // Counts returns the numbers of operations applied after the LSN passed to CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter excludes the records up to lsn from the counts, because an earlier process generation has counted them.
+// CountAfter excludes the records up to lsn from the counts. The store passes the end of the log at startup, so that
+// only records of this process are counted.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
 // ContinueCounts copies the counts and the LSN of CountAfter from before, the state that s replaces.

@@ -24,8 +24,8 @@ type Batch struct {
 	IDs []IDBatch
 	// DeleteRanges are the key ranges to remove after the Puts, Deletes and IDs are applied.
 	DeleteRanges []KeyRange
-	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the message index with its
-	// pages. Their messages may be in Tails of an earlier batch, never of a later one.
+	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the entries and extents of the
+	// message index. Their messages may be in Tails of an earlier batch, never of a later one.
 	DeletedQueues []uint64
 	// Tails are the messages to write, in order for each queue.
 	Tails     []TailRun
@@ -42,7 +42,7 @@ type TailRun struct {
 	Queue uint64
 	// First is the sequence of Records[0].
 	First uint64
-	// Records are the messages. A dead message is nil and must not be written.
+	// Records are the messages. nil is a dead message, which must not be written.
 	Records [][]byte
 	// sums contains the CRC32C of each record, or 0 if it is unknown. It is nil if all are unknown.
 	sums []uint32
@@ -61,11 +61,13 @@ func (t *TailRun) Sum(i int) uint32 {
 func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
 // Collect returns the changes to write to the page file. If everything is set, the batch is a checkpoint at Applied:
-// all keys changed since the last checkpoint, and all messages that are not in pages. Otherwise it is a flush: only
-// messages, at most about maxTailBytes, from the queues with the least recent flush.
+// it contains all keys changed since the last checkpoint, and all live messages that are not in pages. Otherwise it
+// is a flush, which contains only messages, at most about maxTailBytes. They are from the queues with the least
+// recent flush.
 //
-// The messages stay in memory until Flushed is called for them. The caller must call Flushed before the next Collect. A
-// batch can be written again after an error. If it is discarded, its changes are lost and the owner must stop.
+// The messages stay in memory until Flushed is called for them. The caller must call Flushed before the next Collect.
+// A batch can be written again after an error. If the caller discards a batch, the changes in it are lost and the
+// owner must stop.
 func (s *State) Collect(maxTailBytes int64, everything bool) *Batch {
 	b := &Batch{LSN: s.applied, Everything: everything}
 	if everything {

@@ -134,7 +134,8 @@ func (q *Queue) deadChunks(r chunkRange) DeadRange {
 }
 
 // deadGroups returns the DeadRange of the groups of one chunk with newly dead messages. It includes the groups around
-// them into which a dead extent can reach: on each side, up to the first group with a live message.
+// them into which a dead extent can reach: on each side, up to the first group with a live message, at most the
+// groups of one chunk.
 func (q *Queue) deadGroups(chunk, died uint64) DeadRange {
 	word := func(group uint64) uint64 { return q.deadWord(group/chunkWords, int(group%chunkWords)) }
 	from := chunk*chunkWords + uint64(bits.TrailingZeros64(died))

@@ -17,14 +17,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A queue with a DedupWindow retains an entry for each message ID that it has accepted (INV-23). The tree contains the
-// entries under the keys 'e' queue(8) first(8) hash(16). Entries are grouped in generations, each of which covers a
-// part of the window; first is the message sequence of the first entry of the generation.
+// A queue with a DedupWindow retains an entry for each message ID that it has accepted within the window (INV-23).
+// The tree contains the entries under the keys 'e' queue(8) first(8) hash(16). Entries are grouped in generations,
+// each of which covers a part of the window; first is the message sequence of the first entry of the generation.
 //
-// An entry is valid while it is within the DedupWindow and among the last DedupMax entries. The window is measured with
-// the times of transactions. A change of the configuration does not make an invalid entry valid again. A generation
-// without a valid entry is removed as one key range: when a new generation begins or, in an idle queue, by an entry of
-// the schedule index.
+// An entry is valid while it is within the DedupWindow and among the last DedupMax entries, if DedupMax is not 0. The
+// window is measured with the times of transactions. A change of the configuration does not make an invalid entry
+// valid again. A generation without a valid entry is removed as one key range when a new generation begins or, in an
+// idle queue, by an entry of the schedule index.
 //
 // Only the entries added since the last checkpoint are in memory. Apply reads older entries from the tree while it
 // checks a transaction, before it changes anything.
@@ -235,8 +235,8 @@ func (s *State) isValid(q *Queue, e idEntry) bool {
 		(c.DedupMax == 0 || q.ids.added-e.number <= c.DedupMax)
 }
 
-// isDuplicate reports whether the queue has accepted a message with the same ID, and returns the sequence of that
-// message. Otherwise, it adds the ID with the next sequence of the queue.
+// isDuplicate reports whether the queue has accepted a message with the same ID within the window, and returns the
+// sequence of that message. Otherwise, it adds the ID, if any, with the next sequence of the queue.
 func (s *State) isDuplicate(q *Queue, rec []byte) (sequence uint64, duplicate bool) {
 	h, ok := hashID(rec)
 	if !ok {
@@ -300,7 +300,7 @@ func (s *State) addID(q *Queue, h idHash) {
 	d.added++
 }
 
-// endsGeneration reports whether the last generation is full, so that the next entry begins a new one. At
+// endsGeneration reports whether the last generation is full or old enough that the next entry begins a new one. At
 // maxIDGenerations, the entry is added to the last generation nevertheless.
 func (s *State) endsGeneration(q *Queue) bool {
 	if len(q.ids.generations) == 0 {
@@ -469,7 +469,8 @@ func (d *idSet) generation(first uint64) *idGeneration {
 	return nil
 }
 
-// valid reports whether the generations are in order, and begin below the next sequence of their queue.
+// valid reports whether the generations are in order and without gaps, and begin below the next sequence of their
+// queue.
 func (d *idSet) valid(nextSeq uint64) bool {
 	for i, g := range d.generations {
 		end := d.added

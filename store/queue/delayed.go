@@ -16,7 +16,7 @@ type delaySet struct {
 	n      uint64
 }
 
-// fewDelayed is the maximum length of the list in a chunk. A chunk with more delayed messages has a bitmap instead.
+// fewDelayed is the maximum length of the list in a chunk. A chunk that exceeds it has a bitmap from then on.
 const fewDelayed = 64
 
 type delayChunk struct {

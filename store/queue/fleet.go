@@ -13,7 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// FleetQueue represents the membership in a fleet in the result of TakeTouched. No queue has this number.
+// FleetQueue represents the membership in a fleet and the moves of queues in the result of TakeTouched. No queue has
+// this number.
 const FleetQueue = math.MaxUint64 - 2
 
 // FleetState is the membership of the pair in a fleet. It is zero if the pair was never a member.

@@ -35,8 +35,8 @@ type publishedBefore struct {
 }
 
 // checkSetForwards verifies that a queue may have these rules. The queue must not be a target of other rules. Each
-// target must exist, must not be fenced, must have no rules and must occur only once. A forwarded message is therefore
-// never forwarded again, regardless of the order in which rules are set.
+// target must exist, must not be the queue itself, must not be fenced, must have no rules, and must occur only once.
+// A forwarded message is therefore never forwarded again, regardless of the order in which rules are set.
 func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {
@@ -138,8 +138,9 @@ func (p *publishedBefore) forwarded(o *txn.Op, visit func(index int, rec []byte)
 	return nil
 }
 
-// forward applies an OpForward: it publishes the selected messages of the preceding publish to the target, except
-// for duplicates. If o.Move is set, it also acknowledges the messages in q.
+// forward applies an OpForward: it publishes the selected messages of the preceding publish to the target, except for
+// duplicates. It skips messages that q has discarded as duplicates. If o.Move is set, it also acknowledges the
+// messages in q for all subscriptions.
 func (s *State) forward(q *Queue, o *txn.Op) {
 	target := s.queues.get(o.Target)
 	if target == nil {

@@ -11,8 +11,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// An incoming queue is a copy of a queue of another pair, until the pair takes it. It has its final number, but is not
-// in the table of queues, so that no operation and no reference can use it. Its name is reserved.
+// An incoming queue is a copy of a queue of another pair, until the pair takes it. It has its final number, but is
+// not in the table of queues. Therefore, only the operations of its move can use it, and no other queue can refer to
+// it. Its name is reserved.
 //
 // First, the messages are imported with their original sequences. A hidden subscription, importSub, needs exactly these
 // messages; the sequences between them count as acknowledged. Then the state of the queue is imported
@@ -168,7 +169,7 @@ func (q *Queue) spans(first, last, limit uint64) bool {
 	return last < first || last>>chunkBits-first>>chunkBits <= limit
 }
 
-// importMessages appends the messages that are not imported yet. A retry therefore has no effect.
+// importMessages appends the messages that are not imported yet. A retry therefore adds no message.
 func (s *State) importMessages(o *txn.Op, r *txn.OpResult) {
 	q := s.moves.incoming[o.Queue]
 	s.mark(q)
@@ -189,7 +190,7 @@ func (s *State) importMessages(o *txn.Op, r *txn.OpResult) {
 	r.FirstSequence = q.nextSeq
 }
 
-// skipTo marks the sequences of an incoming queue below the given one as published and dead.
+// skipTo marks the sequences of an incoming queue from nextSeq up to the given one, exclusive, as published and dead.
 func (s *State) skipTo(q *Queue, sequence uint64) {
 	if sequence <= q.nextSeq {
 		return

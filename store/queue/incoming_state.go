@@ -40,7 +40,7 @@ func afterKey(key, before []byte) bool {
 	return rank > previous || rank == previous && rank >= 0 && bytes.Compare(key, before) > 0
 }
 
-// stateCode returns the code for an invalid pair of a state.
+// stateCode returns the code for an error of checkPair.
 func stateCode(err error) txn.Code {
 	if err == nil {
 		return txn.OK
@@ -206,7 +206,8 @@ func (s *State) importPair(q *Queue, mq *movedQueue, p txn.StatePair, delays []u
 	}
 }
 
-// importedQueue is the value of the q pair in the state of a queue. It has no ownership epoch, bytes and digest.
+// importedQueue is the value of the q pair in the state of a queue. It contains no ownership epoch, byte count or
+// digest.
 type importedQueue struct {
 	name             string
 	config           txn.Config
@@ -335,7 +336,8 @@ func (c *cursor) importedCounts(v *cursor, q *Queue) (sub *Sub, chunk uint64, en
 	return sub, chunk, entries
 }
 
-// importedDelays verifies the delayed messages of a chunk. They must be delayed according to their records.
+// importedDelays verifies the delayed messages of a chunk. They must have been delayed when they were imported,
+// according to their records.
 func (c *cursor) importedDelays(v *cursor, q *Queue) {
 	chunk := c.be64()
 	kept := v.delayChunk()

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Kinds of the state's keys in the tree. Numbers in keys are big endian, so that keys sort in numeric order.
-// store/FORMAT.md describes the values.
+// Kinds of the state's keys in the tree. Numbers in keys are big endian, so that keys sort in numeric order. The
+// number in an x key is the logical number of a record. store/FORMAT.md describes the values.
 //
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
@@ -31,8 +31,8 @@ import (
 //	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
 //	u queue(8)                   pauses of a queue and its subscriptions
 //	w epoch(8)                   a move of queues to or from another pair
-//	x kind lsn(8)                a prepared transaction, or the outcome of one
-//	x kind lsn(8) part(4)        a part of a prepared transaction
+//	x kind number(8)             a prepared transaction, or the outcome of one
+//	x kind number(8) part(4)     a part of a prepared transaction
 //	y pattern                    a policy
 //	z                            the version of the access table
 //	z kind(1) name               an entry of the access table

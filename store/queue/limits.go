@@ -29,16 +29,16 @@ const (
 	MaxProducers = 100_000
 
 	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last
-	// publishes that a queue discarded because of their message ID. Without this limit, the retained results of large
-	// batches would be unbounded. Clients have at most this number of messages in flight, so no result that they need
-	// is lost.
+	// publishes that a queue discarded because of their message ID. The last result is retained even if it exceeds the
+	// limit. Without this limit, the retained results of large batches would be unbounded. Clients have at most this
+	// number of messages in flight, so no result that they need is lost.
 	MaxProducerDuplicates = 1 << 16
 
 	// maxProducerOps is the maximum number of operation results retained per producer.
 	maxProducerOps = 4096
-	// maxProducersOps and maxProducersDuplicates are the maximum numbers of operation results and of duplicates
-	// retained for all producers: about 32 MiB and 16 MiB. Above them, the results of the least recently used
-	// producers are discarded. Retries by these producers then return ErrTooOld.
+	// maxProducersOps and maxProducersDuplicates are the maximum numbers of operation results and of duplicates retained
+	// for all producers: about 40 MiB and 16 MiB. Above them, the results of the least recently used producers are
+	// discarded. Retries by these producers then return ErrTooOld.
 	maxProducersOps        = 1 << 19
 	maxProducersDuplicates = 1 << 20
 )

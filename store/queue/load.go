@@ -14,10 +14,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// ErrCorrupt is returned if a key or value is invalid or missing.
+// ErrCorrupt is returned if a stored key or value is invalid or missing, or if the loaded state is inconsistent.
 var ErrCorrupt = errors.New("stored state is corrupt")
 
-// Loader rebuilds a State from keys and values in the tree. Checkpoints have written them there from Batches.
+// Loader rebuilds a State from the keys and values that checkpoints have written to the tree.
 type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue

@@ -85,8 +85,8 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 type VersionedMeta struct {
 	// Version is the logical number of the entry's last change.
 	Version uint64
-	// Sequence is the first sequence of the operation that preceded the change in its transaction, usually a publish;
-	// 0 if there was no such operation.
+	// Sequence is the FirstSequence of the operation, usually a publish, that preceded the change in its transaction,
+	// apart from forwards. It is 0 if there was no such operation.
 	Sequence uint64
 	// Value is the rest of the entry. The caller must not modify it.
 	Value []byte
@@ -114,7 +114,7 @@ func (s *State) hasVersion(o *txn.Op) bool {
 	return ok && v.Version == o.Number
 }
 
-// swapMeta applies an OpSwapMeta. sequence is the first sequence of the preceding operation, or 0.
+// swapMeta applies an OpSwapMeta. sequence is the VersionedMeta.Sequence.
 func (s *State) swapMeta(o *txn.Op, logical, sequence uint64) {
 	value := make([]byte, 0, txn.MetaVersionBytes+len(o.Raw))
 	value = binary.BigEndian.AppendUint64(value, logical)

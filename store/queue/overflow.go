@@ -14,7 +14,8 @@ import (
 const OverflowQueue = math.MaxUint64
 
 // A queue with txn.OverflowDeadLetterHead accepts publishes until it exceeds its limits by this slack and a tenth of
-// the limits. Further publishes are rejected until the active has moved messages.
+// the limits, or until it exceeds its limits and the dead-letter queue is full. Further publishes are rejected until
+// the active has moved messages.
 const (
 	overflowSlackMessages = 1000
 	overflowSlackBytes    = 1 << 20
@@ -139,8 +140,8 @@ type Room struct {
 	largest         uint64 // a larger message never fits
 }
 
-// Room returns the free space of q for one transaction. If the overflow policy makes room for new messages, the result
-// is the full capacity of q.
+// Room returns the free space of q for one transaction. If the overflow policy currently removes messages to free
+// space for new ones, the result is the full capacity of q.
 func (s *State) Room(q *Queue) Room {
 	c := q.config
 	if len(q.subs) == 0 || !c.Limited() {

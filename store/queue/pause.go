@@ -24,8 +24,8 @@ func (q *Queue) Pause() txn.Pause { return q.pauseOf(0) }
 // Pause returns the pause of the subscription itself, regardless of the pause of its queue.
 func (s *Sub) Pause() txn.Pause { return s.q.pauseOf(s.id) }
 
-// Paused reports whether the delivery of the subscription is paused, by its own pause or by the pause or the fence of
-// its queue.
+// Paused reports whether the delivery of the subscription is paused, by its own pause or by the pause of its queue.
+// The delivery of a fenced or incoming queue is paused.
 func (s *Sub) Paused() bool {
 	return s.q.move != nil || s.q.pauses != nil && (s.Pause().Deliver || s.q.Pause().Deliver)
 }

@@ -55,7 +55,7 @@ func (p *Prepared) TimeMS() int64 { return p.timeMS }
 // Messages returns the number of messages that the transaction publishes on commit, without forwards.
 func (p *Prepared) Messages() uint64 { return p.messages }
 
-// Acks returns the number of messages that the transaction acknowledges on commit.
+// Acks returns the number of messages that the transaction acknowledges on commit, once per subscription.
 func (p *Prepared) Acks() uint64 { return p.acks }
 
 // Bytes returns the number of payload bytes retained for the transaction.
@@ -176,7 +176,8 @@ func (s *State) checkPrepare(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// checkTake verifies that all messages are unacknowledged and not reserved by a prepared transaction.
+// checkTake verifies that all messages are unacknowledged and not reserved by a prepared transaction, and that the
+// transaction takes at most MaxTaken messages.
 func (s *State) checkTake(o *txn.Op, sub *Sub, taken *int) txn.Code {
 	for r := range o.Ranges {
 		if r.Last >= sub.q.nextSeq {

@@ -13,11 +13,11 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Kinds of keys that begin with keyPrepared. The LSN of a record follows.
+// Kinds of keys that begin with keyPrepared. The logical number of a record follows.
 const (
-	keyPreparedHead = 'h' // LSN of the preparing record: header
-	keyOutcome      = 'o' // LSN of the deciding record: outcome
-	keyPreparedPart = 'p' // LSN of the preparing record, and a part number: bytes of the part
+	keyPreparedHead = 'h' // number of the preparing record: header
+	keyOutcome      = 'o' // number of the deciding record: outcome
+	keyPreparedPart = 'p' // number of the preparing record, and a part number: bytes of the part
 )
 
 // preparedPart is the length of all parts except the last one. Parts are necessary because the size of a tree value is
@@ -174,7 +174,8 @@ func (l *Loader) finishPrepared() error {
 	return nil
 }
 
-// checkLoaded verifies that p's queues and subscriptions exist and that no other transaction reserves its messages.
+// checkLoaded verifies that the name of p is unique, that its queues and subscriptions exist, and that no other
+// transaction reserves its messages.
 func (s *State) checkLoaded(p *Prepared) error {
 	bad := func(what string) error {
 		return fmt.Errorf("%w: transaction %.40q, prepared by record %d: %s", ErrCorrupt, p.xid, p.number, what)

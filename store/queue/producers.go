@@ -10,10 +10,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// producers detects retries (INV-10). For each producer it retains the results of the last transactions by
-// sequence, and a floor: sequences at or below the floor are too old. A sequence above the floor without a result
-// was never applied, so transactions of one producer may arrive out of order. Rejections are also retained: a retry
-// returns the same code, regardless of later changes.
+// producers detects retries (INV-10). For each producer it retains the results of the last transactions by sequence,
+// and a floor: sequences at or below the floor are too old. A sequence above the floor without a result was never
+// applied, so transactions of one producer may arrive out of order. Rejections of operations are also retained: a
+// retry returns the same code, regardless of later changes.
 //
 // Eviction depends only on the log order.
 type producers struct {
@@ -266,7 +266,7 @@ func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, 
 }
 
 // Fingerprint returns the txn.Op.Fingerprint of all operations of the transaction that CachedResult finds. It is 0 if
-// unknown: for rejected transactions, and for transactions applied before the state was loaded.
+// CachedResult finds no result, for rejected transactions, and for transactions applied before the state was loaded.
 func (s *State) Fingerprint(p txn.Producer) uint32 {
 	if _, kept, _ := s.producers.lookup(p); kept != nil {
 		return kept.fingerprint

@@ -46,7 +46,7 @@ type extras struct {
 	lanes            *priorityIndex // nil without priorities
 	delayed          *delaySet      // nil if empty
 	dropped, expired uint64
-	epoch            uint64 // of the last OpOwn or take; 0 for none
+	epoch            uint64 // of the last OpOwn or OpTakeMoved; 0 for none
 	// move is the move of a fenced or incoming queue; otherwise nil.
 	move *move
 	// staged contains the imported subscriptions of an incoming queue that is not complete, ordered by id.
@@ -128,7 +128,7 @@ func (q *Queue) Messages() uint64 { return q.messages }
 // live, each of them counts with the average size of the group.
 func (q *Queue) Bytes() uint64 { return q.bytes }
 
-// Digest returns a rolling hash of all operations applied to the queue.
+// Digest returns a rolling hash of the operations applied to the queue and of their results.
 func (q *Queue) Digest() uint64 { return q.digest }
 
 // SubCount returns the number of subscriptions, without the hidden subscription of a retention.
@@ -217,8 +217,8 @@ func (s *Sub) setOptions(name string, o txn.SubscriptionOptions) {
 // Queue returns the subscription's queue.
 func (s *Sub) Queue() *Queue { return s.q }
 
-// Start returns the sequence below which all messages were acknowledged when the subscription was created, or the
-// lowest floor after a seek since then.
+// Start returns the Floor of the subscription when it was created, or the lowest Floor that a seek has set since
+// then, if that is lower.
 func (s *Sub) Start() uint64 { return s.start }
 
 // Floor returns the sequence below which all messages are acknowledged.
@@ -233,10 +233,11 @@ func (s *Sub) Acked(seq uint64) bool { return s.acks.has(seq) }
 // NextUnacked returns the first unacknowledged sequence at or after from, or the queue's NextSequence.
 func (s *Sub) NextUnacked(from uint64) uint64 { return s.acks.next(from, s.q.nextSeq) }
 
-// DeliveryCount returns the number of times that an unacknowledged message was released.
+// DeliveryCount returns the number of times that an unacknowledged message was released since the last seek of the
+// subscription.
 func (s *Sub) DeliveryCount(seq uint64) uint32 { return s.counts.get(seq) }
 
-// TailRecord returns a message from memory. If ok is false, the message is dead or in pages.
+// TailRecord returns a message from memory. If ok is false, the message is dead, in pages, or not published yet.
 func (q *Queue) TailRecord(seq uint64) (rec []byte, ok bool) {
 	if e := q.tail.entry(seq); e != nil && *e != nil {
 		return *e, true
@@ -331,7 +332,8 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 	return want
 }
 
-// markDead removes messages that no subscription needs from the counts and the tail. The bits of mask must be live.
+// markDead removes messages that no subscription needs any longer from the counts and the tail. Until then, all
+// messages in mask must be live.
 func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
 	if q.delayed != nil {

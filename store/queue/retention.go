@@ -11,11 +11,11 @@ import (
 )
 
 // A queue with a retention has an additional, hidden subscription, txn.RetentionSub, the last one in Queue.subs.
-// Clients cannot list, name or consume from this subscription. It needs the retained messages, so the messages
-// remain live. The active raises the floor of the subscription with OpSeek. Operations that acknowledge a message for
-// all subscriptions also acknowledge it for this one: a purge of the whole queue, the overflow policy drop-head, the
-// expiry of a message, and a forward that moves it. A message that the hidden subscription no longer needs is never
-// retained again.
+// Clients cannot list, name or consume from this subscription. It needs the retained messages, so the messages remain
+// live. The active raises the floor of the subscription with OpSeek. Operations that acknowledge a message for all
+// subscriptions also acknowledge it for this one: a purge of the whole queue, the overflow policy drop-head, the
+// expiry of a message, and a forward that moves it. The hidden subscription never needs such a message again. A new
+// hidden subscription needs all live messages (setRetention).
 
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
@@ -75,9 +75,9 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 // without fenced queues.
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
-// RetainFrom returns the lowest live sequence that keeps the retained messages within the given limits on messages and
-// bytes, where 0 means no limit. The result is at least the floor of Retained, or NextSequence if no message fits.
-// RetainFrom visits only sequences below the result.
+// RetainFrom returns the lowest live sequence, not below the floor of Retained, from which on the live messages are
+// within the given limits on messages and bytes. 0 means no limit. If no message fits, it returns NextSequence. It
+// visits only chunks up to the one of the result.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live messages and bytes from the current group on

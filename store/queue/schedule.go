@@ -13,12 +13,13 @@ import (
 )
 
 // The schedule index has an entry for each delayed message and for each message with an expiry time: keys 't' time(8)
-// queue(8) sequence(8) kind(1), without a value. The index is only in the tree. The changes since the last checkpoint
-// are in memory; Scheduled merges the tree entries with them.
+// queue(8) sequence(8) kind(1), without a value. The tree contains the index as of the last checkpoint. Later changes
+// are in memory, and Scheduled merges the tree entries with them.
 //
 // Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
-// An OpDue removes its due entries, whether or not their messages still exist. To remove an entry with its message, the
+// An OpDue removes its due entries, whether or not their messages still exist. It skips queues that move, and
+// messages that must expire but are reserved by a prepared transaction. To remove an entry with its message, the
 // state would have to read the message. Until the OpDue, an entry without a message has no effect.
 
 type schedule struct {
@@ -26,7 +27,7 @@ type schedule struct {
 	// version changes when collected changes are in the tree. A caller that reads both the tree and memory compares
 	// versions.
 	version uint64
-	soonest int64 // the earliest time added since the last TakeSoonest, or NeverMS
+	soonest int64 // see TakeSoonest
 	due     []DueMessage
 }
 
@@ -173,8 +174,8 @@ func (s *State) TakeSoonest() int64 {
 	return soonest
 }
 
-// ScheduleChanges returns the number of schedule entries added or removed in memory since the last checkpoint,
-// including added message IDs (see dedup.go).
+// ScheduleChanges returns the number of schedule entries added or removed since the last checkpoint batch, plus the
+// number of message IDs added since then (see dedup.go).
 func (s *State) ScheduleChanges() int {
 	return s.schedule.now.added.n + s.schedule.now.removed.n + s.ids.unwritten
 }
@@ -233,7 +234,8 @@ func (s *State) scheduled(
 	return dst[:begin+min(len(found), limit)]
 }
 
-// NextScheduled returns the time of the first added entry in memory after the given entry, or NeverMS.
+// NextScheduled returns the time of the first added entry in memory after the given entry, or NeverMS. The entry may
+// already have been removed.
 func (s *State) NextScheduled(after txn.Due) int64 {
 	next := int64(NeverMS)
 	for _, g := range [...]*generation{&s.schedule.written, &s.schedule.now} {
@@ -245,8 +247,8 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is a set of changes to the schedule index. It is not a copy, because it may have hundreds of thousands
-// of entries.
+// ScheduleBatch is a set of changes to the schedule index. It refers to the state instead of copying it, because it
+// may have hundreds of thousands of entries. These entries do not change.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next iteration.

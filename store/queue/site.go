@@ -60,14 +60,16 @@ type SiteState struct {
 	// CanceledLSN is an LSN in the log of the primary, set at a replica. Stops up to this LSN do not permit a planned
 	// promotion, because the primary may have resumed after them. It is 0 if no stop of this epoch was canceled.
 	CanceledLSN uint64
-	// Origin is, after the promotion of a replica, its last Upstream; zero if the pair was not a replica.
+	// Origin is, after the promotion of a replica, its last Upstream. It is zero at a replica, and for a pair that was
+	// not promoted from a replica.
 	Origin lsn.Position
-	// PromotedLSN is the LSN of the record that made a replica a primary, or 0 for the pair that started the lineage.
+	// PromotedLSN is the LSN of the record that made a replica a primary. It is 0 at a replica, and for the pair that
+	// started the lineage.
 	PromotedLSN uint64
 	// Offset is the logical number minus the LSN of each record from PromotedLSN on. It may wrap around. It is 0 at a
 	// replica.
 	Offset uint64
-	// Logical is the logical number of the last transaction applied.
+	// Logical is the logical number of the last transaction applied or rejected.
 	Logical uint64
 	// LossyEpoch is the last epoch that began with the promotion of a pair that may have lacked transactions; 0 for none.
 	LossyEpoch uint64
@@ -83,13 +85,13 @@ func (s SiteState) Differs(o SiteState) bool {
 func (s SiteState) MayTakeOver() bool { return s.Role == SiteReplica && s.StopLSN > s.CanceledLSN }
 
 // LogicalOf returns the logical number of the record with LSN n of a primary or stopped pair. ok is false for other
-// roles, and for records before the last promotion of a replica.
+// roles, and for records before PromotedLSN.
 func (s SiteState) LogicalOf(n uint64) (logical uint64, ok bool) {
 	return n + s.Offset, (s.Role == SitePrimary || s.Role == SiteStopped) && n >= s.PromotedLSN
 }
 
 // LSNOf returns the LSN of the record with the given logical number. ok is false at a replica, and for records before
-// the last promotion of a replica.
+// PromotedLSN.
 func (s SiteState) LSNOf(logical uint64) (n uint64, ok bool) {
 	n = logical - s.Offset
 	before := logical < s.PromotedLSN+s.Offset // the numbers of the records from PromotedLSN on do not wrap around

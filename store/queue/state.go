@@ -13,9 +13,9 @@ import (
 
 // State is the complete state machine. The package comment describes the required lock.
 //
-// Check verifies these invariants: the counts of a queue are the sums of its size chunks. A message counts as live if
-// and only if some subscription has not acknowledged it. A non-empty tail ends with the queue's last message. Every
-// live message is in the tail, was returned by Collect, or was loaded.
+// Check verifies these and other invariants: The counts of a queue are the sums of its size chunks. A message counts
+// as live if and only if some subscription has not acknowledged it. A non-empty tail ends with the queue's last
+// message. Every live message is in the tail, was returned by Collect, or was loaded.
 type State struct {
 	limits    limits
 	applied   uint64
@@ -68,12 +68,12 @@ type State struct {
 	// Of the current transaction:
 	counted        bool            // the transaction is included in counts
 	sums           txn.RecordSums  // of the current publish
-	overflowed     uint64          // messages dropped from the head of a queue by the current operation
+	overflowed     uint64          // messages dropped from the head of a queue, not in counts yet
 	expired        uint64          // expired messages
 	duplicates     uint64          // messages discarded as duplicates
 	duplicateBytes uint64          // bytes of the discarded messages of publishes
 	pending        []pending       // additions to queues with a limit
-	published      publishedBefore // the previous operation, if it is a publish
+	published      publishedBefore // the publish to which the next OpForward refers
 	added          int             // operations without a result: forwards, and an OpOwn before an OpCreateQueue
 }
 
@@ -114,8 +114,9 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 // Applied returns the LSN of the last applied record.
 func (s *State) Applied() uint64 { return s.applied }
 
-// Digest returns a rolling hash of all applied transactions and their results. It is equal on nodes with the same
-// Applied, and at sites with the same SiteState.Logical.
+// Digest returns a rolling hash of the logical numbers and result codes of all transactions, and of the operations
+// that are not on a queue (for these, see Queue.Digest). It is equal on nodes with the same Applied, and at sites
+// with the same SiteState.Logical.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues, without incoming queues.
@@ -127,7 +128,7 @@ func (s *State) Messages() uint64 { return s.messages }
 // Bytes returns the stored bytes of the live messages in all queues, including incoming queues.
 func (s *State) Bytes() uint64 { return s.bytes }
 
-// TailBytes returns the memory used by messages that are not in pages yet.
+// TailBytes returns the approximate memory used by messages that are not in pages yet.
 func (s *State) TailBytes() int64 { return s.tailBytes }
 
 // Queue returns a queue by number, or nil if it does not exist. It also returns incoming queues, which QueueByName does
@@ -171,14 +172,14 @@ func (s *State) Temporary() []*Queue {
 	return queues
 }
 
-// TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, forwarding, releasing,
-// moving, purging and seeking messages touch a queue, as do messages that become deliverable after a delay or a
-// rollback. Altering, pausing, resuming or deleting a queue or one of its subscriptions also touches the queue, as does
-// fencing, unfencing or taking it.
+// TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, forwarding,
+// releasing, moving, purging and seeking messages touch a queue, as do messages that become deliverable after a delay
+// or a rollback. Altering, pausing, resuming or deleting a queue or one of its subscriptions also touches the queue,
+// as does fencing, unfencing or taking it, or a policy that changes its configuration.
 //
 // TakeTouched adds MetaQueue if an internal entry changed, AccessQueue if the access table changed, and FleetQueue if
-// the pair joined or left a fleet or a move changed. It adds OverflowQueue if a touched queue exceeds its limits and
-// the active must move the excess.
+// the pair joined or left a fleet, or if a move changed other than by the progress of its import. It adds
+// OverflowQueue if a touched queue exceeds its limits and the active must move the excess.
 func (s *State) TakeTouched(dst []uint64) []uint64 {
 	for _, q := range s.touched {
 		q.touched = false

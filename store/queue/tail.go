@@ -3,7 +3,7 @@
 package queue
 
 // tail contains the messages of a queue that are not in pages yet: a gapless deque of records, in blocks, up to the
-// queue's last message. The entry of a dead message is nil until it is removed at the front.
+// queue's last message. The entry of a dead message is nil, unless the message was collected and is not flushed yet.
 type tail struct {
 	first  uint64 // sequence of the first entry
 	n      int
@@ -51,7 +51,7 @@ func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
 }
 
 const (
-	// blockEntries is also the maximum number of messages of a TailRun, which a DeadRange must be able to cover.
+	// blockEntries limits the length of a TailRun, and thus the span of an extent, to MaxExtentSpan.
 	blockEntries = MaxExtentSpan
 	// entryBytes is the overhead of an entry in addition to its record.
 	entryBytes = 24

@@ -11,8 +11,9 @@ import (
 	"strings"
 )
 
-// Attribute is the tag of a standard field of a message. Tags up to AttributeValues are the field numbers in
-// lockstep.v1.Message, so that a text attribute can be sent as stored. Tags never change their meaning.
+// Attribute is the tag of a standard field of a message, of its typed properties, or of its DeadLetter. Tags up to
+// AttributeValues are the field numbers in lockstep.v1.Message, so that a text attribute can be sent as stored. Tags
+// never change their meaning.
 type Attribute uint8
 
 // Tags of the attributes.
@@ -179,7 +180,7 @@ var attributeNames = [...]string{
 	AttributeDeadLetter:    "dead_letter",
 }
 
-// String returns the attribute's name in lockstep.v1.Message.
+// String returns the attribute's name. Up to AttributeValues, it is the field name in lockstep.v1.Message.
 func (a Attribute) String() string {
 	if int(a) < len(attributeNames) && attributeNames[a] != "" {
 		return attributeNames[a]
@@ -371,7 +372,7 @@ func (d *decoder) value() (key []byte, v Value) {
 	return key, v
 }
 
-// timeOf decodes a time attribute. It returns 0 if b is invalid.
+// timeOf decodes a time attribute. It returns 0 if b is invalid or contains 0.
 func timeOf(b []byte) int64 {
 	ms, n := binary.Uvarint(b)
 	if n <= 0 || n != len(b) || ms > MaxTimeMS {
@@ -431,8 +432,7 @@ func RecordPriority(rec []byte) uint8 {
 	return DefaultPriority
 }
 
-// RecordPublishedMS returns the time at which the active accepted a message, in milliseconds since 1970. rec must be a
-// verified record.
+// RecordPublishedMS returns the publish time of a message (Message.TimestampMS). rec must be a verified record.
 func RecordPublishedMS(rec []byte) int64 {
 	return int64(binary.LittleEndian.Uint64(rec[sizeFieldBytes+1:]))
 }

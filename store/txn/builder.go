@@ -20,7 +20,7 @@ type Builder struct {
 	msgs      int    // messages in the open publish
 	count     int    // position of the open publish's message count
 	published int    // end of the last publish
-	last      uint64 // last sequence of the open move
+	last      uint64 // last sequence of the open move or import
 	drop      bool   // the open move has no target
 	alone     bool
 	owned     string // name of the queue of an OpOwn that is the first operation
@@ -36,16 +36,17 @@ const ReferBytes = 4 << 10
 
 // Ref is a message body that is part of an encoded transaction but was not copied into the buffer.
 type Ref struct {
-	// At is the index at which the body must be inserted. It is relative to the start of the buffer or, after the
-	// caller has separated the transaction from the buffer, of the transaction.
+	// At is the index at which the body must be inserted, relative to the start of the buffer. If the caller separates
+	// the transaction from a buffer with several transactions, it must make At relative to the transaction.
 	At   int
 	Data []byte
 	// Sum is the CRC32C of Data.
 	Sum uint32
 }
 
-// Refer makes the current transaction append bodies of at least ReferBytes to refs, with their positions in the buffer,
-// instead of copying them. Published must not be used in this mode.
+// Refer makes the transaction append bodies of at least ReferBytes to refs, with their positions in the buffer,
+// instead of copying them. It must be called after Begin. If refs is nil, all bodies are copied. Otherwise, Published
+// must not be used.
 func (b *Builder) Refer(refs *[]Ref) { b.refs = refs }
 
 // Begin starts a transaction that is appended to dst. timeMS is the time of the active in milliseconds since 1970.
@@ -140,7 +141,8 @@ func (b *Builder) DeleteQueue(queue uint64, ifEmpty bool) {
 	b.end()
 }
 
-// DeleteTemporary adds an operation that deletes a queue if its TemporaryGrace still equals grace. grace must not be 0.
+// DeleteTemporary adds an operation that deletes a queue if its TemporaryGrace still equals grace. grace must be 1 to
+// MaxTime.
 func (b *Builder) DeleteTemporary(queue, grace uint64) {
 	if grace == 0 || grace > MaxTime {
 		b.fail(fmt.Errorf("%w: queue with a grace of %d ms is not temporary", ErrMalformed, grace))
@@ -260,7 +262,7 @@ func (b *Builder) refer(timestampMS int64, a *Attributes, props []Property, body
 	b.msgs++
 }
 
-// Record adds a message encoded by AppendMessage to the open publish.
+// Record adds a message encoded by AppendMessage to the open publish. It always copies the record.
 func (b *Builder) Record(rec []byte) {
 	b.needPublish()
 	if b.err == nil && b.Bytes()+len(rec) > MaxTransactionBytes {
@@ -277,8 +279,8 @@ func (b *Builder) Record(rec []byte) {
 	b.msgs++
 }
 
-// needPublish records an error unless a publish or move is open. Operations of other kinds are never open between
-// calls: one method opens and closes them.
+// needPublish records an error unless a publish, move or import is open. Operations of other kinds are never open
+// between calls: one method opens and closes them.
 func (b *Builder) needPublish() {
 	if b.op < 0 {
 		b.fail(fmt.Errorf("%w: message outside a publish", ErrMalformed))
@@ -317,7 +319,7 @@ func (b *Builder) Published(yield func(rec []byte) bool) {
 // Ack adds an operation that acknowledges messages for one subscription. The ranges can be in any order.
 func (b *Builder) Ack(queue uint64, sub uint32, ranges ...Range) { b.ranges(OpAck, queue, sub, ranges) }
 
-// Release adds an operation that increments the delivery counts of messages for one subscription.
+// Release adds an operation that increments the delivery counts of unacknowledged messages for one subscription.
 func (b *Builder) Release(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpRelease, queue, sub, ranges)
 }
@@ -340,7 +342,7 @@ func (b *Builder) ranges(code OpCode, queue uint64, sub uint32, ranges []Range) 
 	b.end()
 }
 
-// Seek adds an operation that moves a subscription to a sequence.
+// Seek adds an operation that moves a subscription of a client to a sequence, at least 1.
 func (b *Builder) Seek(queue uint64, sub uint32, sequence uint64) {
 	if sub == RetentionSub {
 		b.fail(fmt.Errorf("%w: seek of the hidden subscription", ErrMalformed))

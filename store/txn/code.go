@@ -11,7 +11,8 @@ type Code uint8
 // Codes of rejected transactions; Error describes them. OK is not an error.
 const (
 	OK Code = 0
-	// ErrMalformed is returned for bytes that are not a valid transaction or message, or that exceed a limit.
+	// ErrMalformed is returned for bytes that are not a valid transaction or message, or that exceed a limit of the
+	// encoding.
 	ErrMalformed Code = 1
 	// ErrNewerVersion is returned for bytes that a newer version of Lockstep has written. The node cannot apply them.
 	ErrNewerVersion Code = 2
@@ -24,9 +25,9 @@ const (
 	ErrQueueNotEmpty Code = 12
 	ErrQueueFull     Code = 13
 	ErrTooManyQueues Code = 14
-	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue of another queue or a policy, or a
-	// forward target of another queue. It is also returned for a fence if such references connect the queues of the
-	// move with other queues or policies.
+	// ErrQueueInUse is returned if the queue to delete is a dead-letter queue of another queue, a subscription or a
+	// policy, or a forward target of another queue. It is also returned for a fence if such references connect the
+	// queues of the move with other queues or policies.
 	ErrQueueInUse      Code = 15
 	ErrDeadLetterCycle Code = 16
 	ErrQueuePaused     Code = 17
@@ -61,8 +62,9 @@ const (
 	ErrAccessChanged Code = 90
 	ErrTooManyAccess Code = 91
 
-	// ErrReplica is returned for a transaction without an envelope if the pair is a replica or stopped, and for an
-	// envelope if the pair is not a replica. The transaction changes nothing, not even the record of its producer.
+	// ErrReplica is returned for a transaction without an envelope, except for an OpSite, if the pair is a replica or
+	// stopped. It is also returned for an envelope if the pair is not a replica. The transaction changes nothing, not
+	// even the record of its producer.
 	ErrReplica Code = 100
 	// ErrSitePosition is returned for an envelope of another lineage or epoch, or for one that was applied before.
 	ErrSitePosition Code = 101
@@ -70,9 +72,10 @@ const (
 	ErrSiteChange Code = 102
 	// ErrNotOwned is returned if a pair of a fleet would create a queue without an ownership epoch.
 	ErrNotOwned Code = 103
-	// ErrFleetChanged is returned for a join of a member, and for a leave, an OpOwn or a new move if the pair is not a
-	// member. It is also returned for an epoch that is too low. A join requires an epoch above all epochs in the log.
-	// An OpOwn and a move require an epoch above the epoch of the queue or of the join.
+	// ErrFleetChanged is returned for a join of a member. It is also returned for a leave, an OpOwn, and the beginning,
+	// take or cancellation of a move if the pair is not a member, and for a move of a pair to itself. It is also
+	// returned for an epoch that is too low. A join requires an epoch above all epochs in the log. An OpOwn and a move
+	// require an epoch above the epoch of the queue or of the join.
 	ErrFleetChanged Code = 104
 	// ErrMoved is returned for an operation on a fenced queue, or that would refer to one, and for a policy that applies
 	// to one. It is also returned for a new queue with the name of a fenced or incoming queue, and for a leave while the

@@ -24,10 +24,11 @@ type Config struct {
 	RedeliveryMultiplier uint64
 	// RedeliveryMaxDelay is the maximum redelivery delay; 0 means MaxTime.
 	RedeliveryMaxDelay uint64
-	// RetentionAge is the time for which a message is retained even if all subscriptions have acknowledged it; 0 means
-	// no limit.
+	// RetentionAge is the maximum time since publication of messages that are retained although all subscriptions have
+	// acknowledged them; 0 means no limit.
 	RetentionAge uint64
-	// RetentionBytes and RetentionMessages limit the retained messages; 0 means no limit.
+	// RetentionBytes and RetentionMessages are the maximum size and number of the retained messages; 0 means no limit.
+	// Without RetentionAge and these limits, acknowledged messages are not retained.
 	RetentionBytes, RetentionMessages uint64
 	Overflow                          Overflow
 	Priorities                        uint64 // 1: deliver higher priorities first; cannot be altered
@@ -41,7 +42,7 @@ type Config struct {
 	ExactBytes uint64
 	// AckTimeout is the time within which a consumer must acknowledge a message; 0 means no deadline.
 	AckTimeout uint64
-	// DedupWindow is the time for which message IDs are retained to discard duplicates; 0 means no deduplication.
+	// DedupWindow is the time for which message IDs are retained to discard duplicates. 0 means no deduplication.
 	DedupWindow uint64
 	DedupMax    uint64 // maximum number of retained message IDs; 0 means no limit
 }

@@ -4,14 +4,15 @@
 // records.
 //
 // A transaction describes logical changes, not locations in storage, so two nodes with different page sizes can apply
-// the same bytes. A transaction refers to queues and subscriptions by number. Their names occur only in the operations
-// that create them, and in OpOwn. The sequences of published messages are assigned in log order when the transaction is
-// applied, and are the same on both nodes. The active sets the times of a transaction and of its messages.
+// the same bytes. Operations refer to queues and subscriptions by number. Only OpOwn and the operations that create
+// or import queues and subscriptions contain their names. The sequences of published messages are assigned in log
+// order when the transaction is applied, and are the same on both nodes. The active sets the times of a transaction
+// and of its messages.
 //
 // At a replica site, each transaction of the primary site is in an envelope with its position in the primary's log.
 //
-// The node that accepts a message encodes it once (AppendMessage). The log, the queue's tail and the pages contain the
-// same bytes.
+// The node that accepts a message encodes it once (AppendMessage). The log, the queue's tail and the pages contain
+// the same bytes, except that the commit of a prepared transaction sets the time of its messages.
 //
 // All numbers are little endian; "uvarint" is the unsigned varint of encoding/binary, "varint" the signed one.
 //

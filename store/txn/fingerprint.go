@@ -36,9 +36,11 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 
 // Fingerprint returns sum, a checksum of a client's request, extended by the operation. sum is 0 for the first
 // operation of a transaction. For a publish, the checksum covers the messages without their times, which differ
-// between attempts. For other operations, it covers the parameters, but not the queue and the subscription on which
-// they operate. It excludes additions of the active (OpForward, OpOwn, Config.ExactBytes). For an OpAccess, it covers
-// only the checksum of the request, and for an OpSwapMeta only the key. table must be the table of crc32.Castagnoli.
+// between attempts. For other operations, it covers Name, Raw and most other parameters. It does not cover the queue
+// and subscription on which they operate, the sequence of an OpSeek or a new subscription, and the decider and number
+// of a commit or rollback. It excludes additions of the active (OpForward, OpOwn, Config.ExactBytes). For an
+// OpAccess, it covers only the checksum of the request, and for an OpSwapMeta only the key. table must be the table
+// of crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }

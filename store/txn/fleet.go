@@ -76,10 +76,11 @@ func (b *Builder) OwnQueue(name string, epoch uint64) {
 	b.end()
 }
 
-// Barrier returns the payload of a record without effect. When it is applied, all records of the same term that were
-// logged before are applied, too.
+// Barrier returns the payload of a record without effect. When this record is applied, all earlier records of the log
+// are applied, too.
 func Barrier(t time.Time) ([]byte, error) {
-	// A pair rejects it: the epoch of a queue is never below 1, and changes only to a higher one.
+	// A pair always rejects it: the queue is missing, the pair is not a member of a fleet, or the epoch of the queue is
+	// already at least 1.
 	return Build(t, func(b *Builder) { b.OwnQueue("fleet", 1) })
 }
 

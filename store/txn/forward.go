@@ -10,7 +10,7 @@ import (
 // MaxForwards is the maximum number of forwards of a queue.
 const MaxForwards = 16
 
-// Forward is a forwarding rule of a queue. Published messages that match the filter are copied or moved to another
+// Forward is a forwarding rule of a queue. Published messages that match the filter are copied or moved to the target
 // queue.
 type Forward struct {
 	Target uint64

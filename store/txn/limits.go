@@ -23,7 +23,8 @@ const (
 	MaxPropertiesBytes  = 64 << 10
 	// MaxAttributeBytes is the maximum length of a standard text field of a message.
 	MaxAttributeBytes = 1024
-	// MaxAttributesBytes is the maximum encoded length of all standard fields and typed properties of a message.
+	// MaxAttributesBytes is the maximum encoded length of all standard fields and typed properties of a message, without
+	// its DeadLetter.
 	MaxAttributesBytes = 64 << 10
 	MaxRecordBytes     = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
 	// maxBlockBytes is the maximum length of the attributes with their length prefix.

@@ -31,7 +31,8 @@ const (
 
 // Property is a text property of a message.
 type Property struct {
-	// Key has 1 to MaxPropertyKeyBytes bytes and is unique in its message.
+	// Key has 1 to MaxPropertyKeyBytes bytes. It must be unique among the text properties of its message, which
+	// CheckMessage does not verify.
 	Key   string
 	Value string
 }
@@ -163,7 +164,8 @@ func NextRecord(b []byte) (rec, rest []byte, err error) {
 
 // Message is a decoded record. It aliases the record.
 type Message struct {
-	// TimestampMS is the time at which the active accepted the message, in milliseconds since 1970.
+	// TimestampMS is the publish time, in milliseconds since 1970: the time at which the active accepted the message or,
+	// for a message of a prepared transaction, the time of the commit.
 	TimestampMS int64
 	Body        []byte
 

@@ -97,7 +97,8 @@ func errMoveOrder() error {
 }
 
 // Unfence adds an operation that ends the fence of all queues with this epoch. If there is no such fence, it ensures
-// that none begins. The caller must have verified that the other pair has canceled the import (INV-28).
+// that none begins. The caller must have verified that the other pair has canceled the import, or that an operator
+// has removed the other pair as lost (INV-28).
 func (b *Builder) Unfence(epoch uint64) { b.onMove(OpUnfence, epoch) }
 
 // DropMoved adds an operation that deletes all queues that are fenced with this epoch. The caller must have verified
@@ -144,8 +145,8 @@ func (b *Builder) Import(sequence uint64, rec []byte) {
 func (b *Builder) EndImport() { b.EndPublish() }
 
 // ImportState adds an operation with the next part of the state of an incoming queue. after is the key of the last
-// pair of the previous part; empty for the first part. last reports whether this is the last part. If an argument is
-// invalid, the error of Finish wraps ErrMalformed or ErrTooLarge.
+// pair of the previous part; empty for the first part. last reports whether this is the last part, which has no
+// pairs. If an argument is invalid, the error of Finish wraps ErrMalformed or ErrTooLarge.
 func (b *Builder) ImportState(queue, epoch uint64, after []byte, pairs []StatePair, last bool) {
 	b.checkEpoch(epoch)
 	if len(after) > MaxStateKeyBytes || len(pairs) > MaxStatePairs {

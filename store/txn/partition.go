@@ -19,7 +19,7 @@ const (
 const PartitionSign = "#"
 
 // Partition is a partition of a partitioned queue. Its queue contains the messages of the groups with the hashes from
-// Index*65536/Count to (Index+1)*65536/Count, exclusive.
+// Index*65536/Count to (Index+1)*65536/Count, exclusive, and messages without a group.
 type Partition struct {
 	Queue string // name of the partitioned queue
 	Index int
@@ -31,7 +31,8 @@ func (p Partition) Name() string {
 	return p.Queue + PartitionSign + strconv.Itoa(p.Index) + "/" + strconv.Itoa(p.Count)
 }
 
-// ParsePartition parses the name of a partition. ok is false for other names.
+// ParsePartition parses the name of a partition. ok is false for other names. It does not verify the name of the
+// partitioned queue.
 func ParsePartition(name string) (p Partition, ok bool) {
 	at := strings.Index(name, PartitionSign)
 	if at < 0 {

@@ -11,8 +11,9 @@ const MaxPauseTextBytes = 1024
 
 // Pause is the pause of a queue or of one of its subscriptions. The zero value means not paused.
 type Pause struct {
-	// Publish reports whether publishes and forwards to the queue are rejected with ErrQueuePaused. It is always
-	// false for a subscription. Dead letters and other messages that the pair moves to the queue are still added.
+	// Publish reports whether publishes and forwards to the queue are rejected with ErrQueuePaused. It is always false
+	// for a subscription. Dead letters, other messages that the pair moves to the queue, and the messages of prepared
+	// transactions that are committed are still added.
 	Publish bool
 	// Deliver reports whether delivery is paused. Messages in flight can be acknowledged.
 	Deliver bool
@@ -71,7 +72,7 @@ func (d *decoder) pause() (p Pause) {
 }
 
 // Pause adds an operation that pauses a queue, if sub is 0, or one of its subscriptions. It does not resume
-// publishing or delivery that is already paused. By and Reason replace the values of an earlier pause.
+// publishing or delivery that is already paused. TimeMS, By and Reason replace the values of an earlier pause.
 func (b *Builder) Pause(queue uint64, sub uint32, p Pause) {
 	if n := max(len(p.By), len(p.Reason)); n > MaxPauseTextBytes {
 		b.fail(fmt.Errorf("%w: text of a pause has %d bytes, limit %d", ErrTooLarge, n, MaxPauseTextBytes))

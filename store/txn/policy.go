@@ -13,7 +13,8 @@ const MaxPolicyPriority = 1_000_000
 
 // QueuePolicy contains defaults and upper limits for the configuration of the queues that match a name pattern.
 type QueuePolicy struct {
-	// Priority, at most MaxPolicyPriority, selects among the policies that match a queue: the highest priority wins.
+	// Priority, at most MaxPolicyPriority, selects among the policies that match a queue, separately for defaults and
+	// limits. The policy with the highest priority applies; of several, the one with the first pattern in byte order.
 	Priority uint64
 	// Defaults contains values for fields that are not set on a queue itself. Only DefaultFields are allowed; 0 sets
 	// no value.
@@ -62,11 +63,11 @@ func (p *QueuePolicy) check() error {
 	return nil
 }
 
-// Apply returns the effective configuration of a queue. c is the configuration set on the queue itself, and own the set
-// of its explicit fields. defaults and limits are the policies that apply, or nil. last is true for the dead-letter
-// queues of policies, and for the queues to which these queues dead-letter. For such queues, Apply omits the
-// dead-letter queue in defaults, to avoid cycles, and the options that would discard messages without a dead-letter
-// queue.
+// Apply returns the effective configuration of a queue. c is the configuration set on the queue itself, and own the
+// set of its explicit fields. defaults and limits are the policies that apply, or nil. last is true for the
+// dead-letter queues of policies, and for the queues to which these queues dead-letter. For such queues, Apply omits
+// the dead-letter queue in defaults, to avoid cycles, and the options that would discard messages without a
+// dead-letter queue. Without a dead-letter queue, Apply replaces OverflowDeadLetterHead by OverflowReject.
 func (c Config) Apply(own ConfigMask, defaults, limits *QueuePolicy, last bool) Config {
 	if defaults != nil {
 		fields := defaults.Defaults.Fields() &^ own

@@ -53,8 +53,8 @@ func (b *Builder) Take(queue uint64, sub uint32, ranges ...Range) {
 	b.ranges(OpTake, queue, sub, ranges)
 }
 
-// Prepare adds an operation that stores transaction inner until it is committed or rolled back. inner must be finished,
-// must have no producer, and may contain only OpPublish, OpForward, OpAck and OpTake.
+// Prepare adds an operation that stores transaction inner until it is committed or rolled back. inner must be
+// finished, must have no producer and no envelope, and may contain only OpPublish, OpForward, OpAck and OpTake.
 func (b *Builder) Prepare(xid string, inner []byte) {
 	b.checkXID(xid)
 	if len(inner) > MaxPreparedBytes {

@@ -10,8 +10,9 @@ import (
 
 // Committer commits encoded transactions; *replication.Primary implements it.
 type Committer interface {
-	// Commit returns when the transaction is committed and applied, when it can no longer be committed, or when ctx
-	// ends. In the last case, the outcome is unknown.
+	// Commit returns when the transaction is committed and applied, or an error if the transaction was not logged or its
+	// outcome is unknown. The outcome is unknown if ctx ends, or the node stops being the active, after the transaction
+	// was accepted.
 	Commit(ctx context.Context, payload []byte) (*Result, error)
 }
 
@@ -23,7 +24,8 @@ func Build(now time.Time, fill func(*Builder)) ([]byte, error) {
 	return b.Finish()
 }
 
-// Propose builds and commits a transaction. If the transaction is rejected, the error wraps its Code.
+// Propose builds and commits a transaction. If the transaction is rejected, Propose returns its result and an error
+// that wraps its Code.
 func Propose(ctx context.Context, c Committer, now time.Time, fill func(*Builder)) (*Result, error) {
 	payload, err := Build(now, fill)
 	if err != nil {

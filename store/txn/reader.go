@@ -91,8 +91,8 @@ func (r *Reader) Ops() int { return r.ops }
 func (r *Reader) Producer() (Producer, bool) { return r.producer, r.producer.ID != nil }
 
 // Next returns the next operation, which is valid until the next call. It returns io.EOF after the last operation;
-// other errors wrap a Code, such as ErrMalformed or ErrNewerVersion. It does not verify the messages of a publish, move
-// or import, or the transaction in an OpPrepare.
+// other errors wrap a Code, such as ErrMalformed or ErrNewerVersion. It does not verify the messages of a publish,
+// move or import, or the transaction in an OpPrepare (CheckRecords, CheckMoves, Inner).
 func (r *Reader) Next() (*Op, error) {
 	if r.left == 0 {
 		if len(r.rest) != 0 {
@@ -122,7 +122,7 @@ type Op struct {
 	Code OpCode
 	// Queue is the number of the queue, or 0 if the operation is not on one queue.
 	Queue uint64
-	// Sub is the number of the subscription. For OpPurge, 0 means all subscriptions; for OpPause, the queue.
+	// Sub is the number of the subscription. For OpPurge, 0 means all subscriptions; for OpPause, 0 means the queue.
 	Sub uint32
 	// Target is the number of the target queue of an OpForward or OpMove. For an OpMove that discards messages, it is
 	// NoQueue.
@@ -142,12 +142,12 @@ type Op struct {
 	Mask    ConfigMask
 	Start   Start
 	IfEmpty bool
-	// Last reports whether an OpImportState contains the last part of the state.
+	// Last reports whether an OpImportState is the last part of the state, which has no pairs.
 	Last bool
 	// Temporary, if not 0, is the TemporaryGrace that the queue must have for OpDeleteQueue to delete it.
 	Temporary uint64
-	// Count is the number of elements in Raw: messages, names, ranges, entries or changes. For an OpForward, 0 means all
-	// messages of the preceding publish.
+	// Count is the number of elements in Raw, such as messages, names, ranges, entries, changes or queues. For an
+	// OpForward, 0 means all messages of the preceding publish.
 	Count int
 	// Raw contains the encoded elements that Count counts. For operations without elements, it contains the value of an
 	// internal entry, the options of a new subscription, or the transaction of an OpPrepare. For OpSetForwards and

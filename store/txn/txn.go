@@ -31,10 +31,11 @@ const (
 	OpDeleteSubscription OpCode = 6
 	OpPublish            OpCode = 7
 	OpAck                OpCode = 8
-	// OpRelease increments the delivery counts of messages for one subscription.
+	// OpRelease increments the delivery counts of unacknowledged messages for one subscription.
 	OpRelease OpCode = 9
 	OpDue     OpCode = 10
-	// OpMove moves messages of one subscription to another queue, or discards them. It skips acknowledged messages.
+	// OpMove moves messages of one subscription to another queue, or discards them. It skips messages that are
+	// acknowledged, or reserved by a prepared transaction.
 	OpMove OpCode = 11
 	// OpPrepare stores a transaction until it is committed or rolled back. Messages that the transaction acknowledges are
 	// not delivered until then.
@@ -42,8 +43,8 @@ const (
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
 	// OpSeek moves a subscription to a sequence. Messages below the sequence become acknowledged. Live messages from the
-	// sequence on become unacknowledged. For RetentionSub, OpSeek only raises the floor, and only if the queue still has
-	// the retention in the operation.
+	// sequence on become unacknowledged. All delivery counts are removed. For RetentionSub, OpSeek only raises the
+	// floor, and only if the queue still has the retention in the operation.
 	OpSeek                   OpCode = 15
 	OpPutMeta                OpCode = 16
 	OpDeleteMeta             OpCode = 17
@@ -70,7 +71,7 @@ const (
 	// OpOwn sets the ownership epoch of the queue that the following OpCreateQueue creates, or raises the epoch of an
 	// existing queue.
 	OpOwn OpCode = 29
-	// OpFence ends all changes of queues of this pair, because they move to another pair.
+	// OpFence fences queues of this pair, because they move to another pair. Fenced queues do not change.
 	OpFence OpCode = 30
 	// OpUnfence ends a fence. The pair continues to own the queues.
 	OpUnfence OpCode = 31
@@ -188,7 +189,7 @@ type Result struct {
 	LSN uint64
 	// Duplicate reports whether the producer's sequence was applied before. The result is then the original one.
 	Duplicate bool
-	// Code is OK, or the reason for the rejection. A rejected transaction changed nothing.
+	// Code is OK, or the reason for the rejection. A rejected transaction changed no queue, subscription or entry.
 	Code Code
 	// Op is the index of the rejected operation. It is -1 if the transaction as a whole was rejected, or if Code is
 	// OK.
@@ -209,7 +210,9 @@ type OpResult struct {
 	ID uint64
 	// Changed is the number of messages that were published, acknowledged, released, moved, purged, deleted or imported,
 	// or that became deliverable or expired. For a seek of a client's subscription, it is the number of unacknowledged
-	// messages. For an operation without messages, it is the number of changed entries, queues or state pairs, or 0.
+	// messages. For a prepare, it is the number of messages to publish and to acknowledge; for a rollback, the number of
+	// those to acknowledge. For an operation without messages, it is the number of changed entries, queues or state
+	// pairs, or 0.
 	Changed uint64
 	// Duplicates lists the messages of a publish that the queue has discarded as duplicates; nil without duplicates. The
 	// other messages have consecutive sequences from FirstSequence on. If all messages are duplicates, FirstSequence is
