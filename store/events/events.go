@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events defines the events that a store reports to its owner, such as CheckpointWritten. Logs, metrics and
-// conditions are derived from this single stream.
+// Package events defines the events that a store reports to its owner, such as CheckpointWritten. A node logs and
+// counts the events, and re-evaluates its conditions after some of them.
 //
 // The function store.Options.Events is called by the goroutine that detects the event, which may hold locks of the
 // store. The function must return immediately, must not call the store, and must be safe for concurrent use. The events
@@ -74,10 +74,11 @@ func Names() []string {
 
 // Events of the store as a whole.
 type (
-	// Failed is reported once, when a write or fsync has failed (INV-7). The process must stop.
+	// Failed is reported once, when the store has become unusable, usually because a write or fsync has failed (INV-7).
+	// The process must stop.
 	Failed struct{ Err error }
-	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step: the write of the
-	// bitmap of used pages, and the syncs.
+	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step: the writes of
+	// the bitmap of used pages and of the meta slot, and the syncs.
 	CheckpointWritten struct {
 		Number   uint64
 		Position lsn.Position
@@ -91,7 +92,8 @@ type (
 		Position lsn.Position
 		Bytes    uint64
 	}
-	// Quarantined is reported when the store could not be opened and its files were moved to Dir. The new store is empty.
+	// Quarantined is reported when the store could not be opened and its files were moved to Dir. A new, empty store is
+	// then opened.
 	Quarantined struct {
 		Dir string
 		Err error
@@ -137,7 +139,7 @@ type (
 	RewriteRecovered struct{ From string }
 	// RewriteCorrupt is reported when Open uses the old file because the new file of a rewrite is corrupt.
 	RewriteCorrupt struct{ Err error }
-	// OldFileDropped is reported when page.db_old was removed to free space for a rewrite.
+	// OldFileDropped is reported before page.db_old is removed to free space for a rewrite.
 	OldFileDropped   struct{ Bytes uint64 }
 	OldFileNotClosed struct{ Err error }
 	// Shrunk is reported after a shrink of page.db.
@@ -146,7 +148,8 @@ type (
 
 // Events of corruption and repair.
 type (
-	// PageCorrupt is reported when the scrub finds a corrupt page that is rewritten from memory.
+	// PageCorrupt is reported when the scrub finds a corrupt header, meta slot or bitmap page, before it is rewritten
+	// from memory.
 	PageCorrupt struct{ Err error }
 	// PageRepaired is reported when a corrupt page was rewritten with the other node's messages.
 	PageRepaired struct {

@@ -18,8 +18,9 @@ import (
 //
 //	span, page, pages, born, count, bytes   (uvarints)
 //
-// span is the number of sequences covered by the extent, and count the number of stored messages. A message that was
-// dead before its page was written is not stored. born is the checkpoint number in the extent's header.
+// span is the number of sequences covered by the extent, and count is the number of stored messages. bytes is the
+// length of the payload without its header. A message that was dead before its page was written is not stored. born
+// is the checkpoint number in the extent's header.
 
 const (
 	// Letter is the first byte of every index key.
@@ -64,7 +65,8 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 	return binary.AppendUvarint(dst, e.Bytes)
 }
 
-// ErrDataLoss is returned if a stored message cannot be read because its page is corrupt.
+// ErrDataLoss is returned if a stored message cannot be read because its page is corrupt. It is also returned if the
+// state in a checkpoint is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
 // ErrCorrupt is returned if a page of the index or of the state is corrupt. Only a copy of the other node's store can
@@ -73,7 +75,7 @@ var ErrCorrupt = errors.New("store index is corrupt")
 
 var errIndexEntry = errors.New("invalid index entry")
 
-// Decode decodes an entry from its key and value.
+// Decode decodes and verifies an entry from its key and value.
 func Decode(key, value []byte) (Entry, error) {
 	var e Entry
 	if len(key) != KeyBytes || key[0] != Letter {
@@ -108,7 +110,8 @@ func Decode(key, value []byte) (Entry, error) {
 // ExtentHeaderBytes is the length of the header of a payload.
 const ExtentHeaderBytes = 8 + 8 + 4
 
-// ExtentBuilder packs consecutive messages of one queue, in place, at the end of a larger buffer.
+// ExtentBuilder packs messages of one queue, in ascending order of their sequences, in place at the end of a larger
+// buffer.
 type ExtentBuilder struct {
 	Buf   []byte
 	Start int // start of the payload in Buf
@@ -191,7 +194,8 @@ func (r *ExtentReader) Next() (seq uint64, record []byte, ok bool, err error) {
 	return r.First + delta, record, true, nil
 }
 
-// EntryOf decodes the result of a tree search; found is false if the result is not an index entry of the queue.
+// EntryOf decodes the result of a tree search. found is false if the result is not an index entry of the queue. The
+// errors are those of Decode.
 func EntryOf(k, v []byte, ok bool, queueID uint64) (e Entry, found bool, err error) {
 	if !ok || len(k) != KeyBytes || k[0] != Letter {
 		return Entry{}, false, nil

@@ -19,8 +19,8 @@ const ExtentBytes = 4 << 10
 // pages, at least one. With less payload, it has only the pages that it needs. A longer message gets its own extent.
 func Room(pageSize int) int { return max(ExtentBytes/pageSize, 1)*pageSize - page.ExtentHeaderBytes }
 
-// Packing is the extent being filled with consecutive messages of one queue. It determines which messages share an
-// extent in a rewritten file, and is also used by the scan that predicts the size of such a file.
+// Packing is the extent that is filled with messages of one queue, in ascending order. It determines which messages
+// share an extent in a rewritten file, and is also used by the scan that predicts the size of such a file.
 type Packing struct {
 	Queue uint64
 	First uint64
@@ -77,7 +77,8 @@ func (x *Writer) Put(e Entry) error {
 	return x.Bulk.Put(x.key, x.value)
 }
 
-// RecordSize returns the size of the only message in an extent; ok is false if the extent has several messages.
+// RecordSize returns the size of the only message in an extent. ok is false if the extent has several messages or
+// spans several sequences.
 func (e *Entry) RecordSize() (size int, ok bool) {
 	if e.Count != 1 || e.Span != 1 {
 		return 0, false

@@ -4,8 +4,8 @@
 // then fail. Each enforcement point calls Off with a name. test/MUTATIONS.md lists the names and the failing tests, and
 // the test in test/mutation verifies the list.
 //
-// In an ordinary build Off is a constant false, and the compiler removes the dependent code. Only a build with the tag
-// "mutate" reads the environment variable LOCKSTEP_MUTATE.
+// In an ordinary build, Off always returns false, and the compiler removes the dependent code. Only a build with the
+// tag "mutate" reads the environment variable LOCKSTEP_MUTATE.
 package mutate
 
 // Variable is the environment variable that contains the name to disable, in a build with the tag "mutate".

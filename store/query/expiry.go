@@ -20,11 +20,12 @@ const OverflowQueue = queue.OverflowQueue
 type Expiry struct {
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence that the retention currently retains. RetainFrom is the first sequence within the
-	// limits of the retention on messages and bytes.
+	// Retained is the first sequence that the retention currently retains, or the queue's next sequence without a
+	// retention. RetainFrom is the first sequence within the limits of the retention on messages and bytes, at least
+	// Retained.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which messages must be moved to the dead-letter queue because the queue exceeds
-	// its limits; 0 if none.
+	// Overflow is the sequence below which messages must be moved to the dead-letter queue because the queue exceeds its
+	// limits. It is 0 if no message must be moved.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32
@@ -63,14 +64,14 @@ func TTL(s *store.Store, id uint64) (ms int64) {
 }
 
 // Paused reports whether the delivery of a subscription is paused, directly or by its queue. The delivery of a fenced
-// queue is paused.
+// or incoming queue is paused.
 func Paused(s *store.Store, id uint64, sub uint32) (paused bool) {
 	viewSub(s, id, sub, func(sub *queue.Sub) { paused = sub.Paused() })
 	return paused
 }
 
-// AckTimeout returns the acknowledgement deadline of a subscription in milliseconds, or 0 if the subscription has
-// none or does not exist.
+// AckTimeout returns the time in milliseconds within which a consumer of a subscription must acknowledge a message.
+// It returns 0 if the subscription has no such deadline or does not exist.
 func AckTimeout(s *store.Store, id uint64, sub uint32) (ms uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) { ms = of.Config().AckTimeout })
 	return ms
@@ -94,8 +95,8 @@ func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	return subs
 }
 
-// Needs reports whether a published message is not yet acknowledged by a subscription. If so, deliveries is the
-// number of times that the subscription released it.
+// Needs reports whether a message is published and a subscription has not yet acknowledged it. If so, deliveries is
+// the number of times that the subscription released it.
 func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		if sequence < of.Queue().NextSequence() && !of.Acked(sequence) {
@@ -119,7 +120,8 @@ func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	return limit
 }
 
-// Exhausted returns the given sequences that have reached the delivery limit of the subscription.
+// Exhausted returns the given sequences with at least as many releases as the delivery limit of the subscription
+// permits deliveries.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries

@@ -15,8 +15,8 @@ func Fleet(s *store.Store) (fleet queue.FleetState) {
 }
 
 // WatchFleet returns a channel that receives a value after the pair has joined or left a fleet, or after a move of
-// queues has changed (Moves). The installation of a snapshot counts as a change. Signals are coalesced. The caller must
-// call cancel.
+// queues has changed (Moves), except for the progress of an import. The installation of a snapshot counts as a
+// change. Signals are coalesced. The caller must call cancel.
 func WatchFleet(s *store.Store) (changed <-chan struct{}, cancel func()) {
 	return s.Watch(queue.FleetQueue)
 }
@@ -44,9 +44,9 @@ type OwnedQueue struct {
 	Epoch uint64
 }
 
-// OwnedQueues calls yield with each queue, in name order, if the pair is a member of a fleet. It releases the lock at
-// intervals so that transactions can be applied. The result is therefore not a consistent snapshot: queues may be
-// created and deleted concurrently. yield must not block.
+// OwnedQueues calls yield with each queue, including fenced queues, in name order, if the pair is a member of a
+// fleet. It releases the lock at intervals so that transactions can be applied. The result is therefore not a
+// consistent snapshot: queues may be created and deleted concurrently. yield must not block.
 func OwnedQueues(s *store.Store, yield func(OwnedQueue)) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -11,7 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// Target names a queue and optionally one of its subscriptions. Lookup sets the other fields.
+// Target names a queue and optionally one of its subscriptions. Lookup sets the other fields, unless it returns a
+// prior result or an error.
 type Target struct {
 	Queue, Subscription string
 
@@ -39,8 +40,8 @@ type Prior struct {
 }
 
 // LoggedFingerprint computes Prior.Fingerprint from the committed record of the transaction with the given
-// txn.Result.LSN. It returns 0 if the log no longer contains the record, or if the record is from the log of another
-// site. It reads the whole record.
+// txn.Result.LSN. It returns 0 if the log no longer contains the record, if the record is from the log of another
+// site, or if the record cannot be read. It reads the whole record.
 func LoggedFingerprint(s *store.Store, result uint64) uint32 {
 	site := s.Site()
 	record, ok := site.LSNOf(result)

@@ -7,7 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Moves returns the moves of queues to and from other pairs, ordered by epoch. WatchFleet reports changes.
+// Moves returns the moves of queues to and from other pairs, ordered by epoch. WatchFleet reports changes, except for
+// the progress of an import.
 func Moves(s *store.Store) (moves []queue.Move) {
 	s.View(func(state *queue.State) { moves = state.Moves() })
 	return moves

@@ -41,8 +41,8 @@ type Reserved struct {
 	Ranges []txn.Range
 }
 
-// PreparedList returns at most limit prepared transactions with an LSN above after, oldest first. total and bytes are
-// the number and the size of all prepared transactions.
+// PreparedList returns at most limit prepared transactions with a PreparedInfo.LSN above after, oldest first. total
+// and bytes are the number and the size of all prepared transactions. Errors: ErrClosed, ErrFailed.
 func PreparedList(s *store.Store, after uint64, limit int) (list []PreparedInfo, total int, bytes uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, 0, 0, err
@@ -68,7 +68,8 @@ func PreparedQueues(s *store.Store, xid string) (queues []PreparedQueue) {
 	return queues
 }
 
-// OldestPrepared returns the XID, LSN and time of the oldest prepared transaction. ok is false if none exists.
+// OldestPrepared returns the XID, the logical number (PreparedInfo.LSN) and the time of the oldest prepared
+// transaction. ok is false if no prepared transaction exists, or if the store is closed or has failed.
 func OldestPrepared(s *store.Store) (xid string, number uint64, timeMS int64, ok bool) {
 	if s.Usable() != nil {
 		return "", 0, 0, false

@@ -26,7 +26,7 @@ type QueueInfo struct {
 	Delayed         uint64
 	// Dropped counts messages that were discarded because no dead-letter queue is configured, once per subscription.
 	// Expired counts expired messages that were not moved to a dead-letter queue. Both counters start when the queue is
-	// created.
+	// created, and continue when it moves to another pair.
 	Dropped, Expired uint64
 	Digest           uint64
 	// Epoch is the ownership epoch; 0 if the pair is not a member of a fleet.
@@ -83,8 +83,8 @@ type SubscriptionInfo struct {
 	Name string
 	// Floor is the sequence below which all messages are acknowledged.
 	Floor uint64
-	// Start is the sequence at which the subscription started, or the lowest sequence to which it was moved back since
-	// then.
+	// Start is the sequence at which the subscription started, or the lowest sequence to which a seek has moved it back
+	// since then.
 	Start   uint64
 	Backlog uint64
 	// Options contains the filter and the settings that override the queue's configuration.
@@ -159,7 +159,8 @@ func viewSub(s *store.Store, id uint64, sub uint32, fn func(*queue.Sub)) {
 	})
 }
 
-// PausedQueues returns the sorted names of the queues that are paused or have a paused subscription.
+// PausedQueues returns the sorted names of the queues that are paused or have a paused subscription. It returns nil
+// if the store is closed or has failed.
 func PausedQueues(s *store.Store) (names []string) {
 	if s.Usable() != nil {
 		return nil
@@ -199,8 +200,8 @@ type Origin struct {
 	DeadLetterName, QueueDeadLetterName string
 }
 
-// OriginOf returns the Origin of a subscription. Errors: ErrNoQueue if the subscription does not exist, ErrClosed,
-// ErrFailed.
+// OriginOf returns the Origin of a subscription. Errors: ErrNoQueue if the queue or the subscription does not exist,
+// ErrClosed, ErrFailed.
 func OriginOf(s *store.Store, id uint64, sub uint32) (o Origin, err error) {
 	if err := s.Usable(); err != nil {
 		return Origin{}, err
@@ -261,7 +262,8 @@ func NextSequence(s *store.Store, id uint64) (next uint64, ok bool) {
 }
 
 // SequenceRange returns the sequences of the oldest available message and of the next message of a queue. A message
-// is available if it is retained or if at least one subscription has not acknowledged it. ok is as for NextSequence.
+// is available if it is retained or if at least one subscription has not acknowledged it. Without such a message,
+// first equals next. ok is as for NextSequence.
 func SequenceRange(s *store.Store, id uint64) (first, next uint64, ok bool) {
 	if s.Usable() != nil {
 		return 0, 0, false
@@ -281,6 +283,7 @@ type QueueRange struct {
 }
 
 // Queues returns the queues that r selects, in name order. more reports whether the range contains further queues.
+// Errors: ErrClosed, ErrFailed.
 func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err error) {
 	if err := s.Usable(); err != nil {
 		return nil, false, err
@@ -367,12 +370,13 @@ func Samples(s *store.Store, yield func(QueueSample)) {
 	}
 }
 
-// usageQueues is the maximum number of queues that Usage and Samples visit while they hold the lock.
+// usageQueues is the maximum number of queues that Usage, Samples and OwnedQueues visit while they hold the lock.
 const usageQueues = 1000
 
 // Usage returns the number of queues with a name that begins with prefix and for which match returns true, and the
-// stored bytes of their messages. The result is not a consistent snapshot: queues may be created and deleted
-// concurrently. The time is proportional to the number of queues with the prefix.
+// stored bytes of their messages. The result is not a consistent snapshot: Usage releases the lock at intervals, so
+// transactions may be applied concurrently. match must not block. The time is proportional to the number of queues
+// with the prefix.
 func Usage(s *store.Store, prefix string, match func(name string) bool) (queues, bytes uint64) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -20,7 +20,7 @@ import (
 // differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are
 // skipped.
 //
-// Errors: ErrNoQueue, index.ErrCorrupt, ErrClosed, ErrFailed.
+// Errors: ErrNoQueue, ErrClosed, ErrFailed, and other errors of store.Store.Read, such as index.ErrCorrupt.
 func FirstSince(
 	ctx context.Context, s *store.Store, id, from uint64, sinceMS int64,
 ) (sequence uint64, publishedMS int64, ok bool, err error) {
@@ -96,7 +96,7 @@ func searchTime(
 }
 
 // OldestSequence returns the sequence of the first message in a queue that at least one subscription has not
-// acknowledged. ok is false if no such message exists.
+// acknowledged, without regard to the retention. ok is false if no such message exists.
 func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
@@ -108,8 +108,8 @@ func OldestSequence(s *store.Store, id uint64) (sequence uint64, ok bool) {
 	return sequence, ok
 }
 
-// AcceptedAt returns the time at which the active accepted the first live message at or after sequence. ok is false if
-// no such message exists or it cannot be read.
+// AcceptedAt returns the publish time of the first live message at or after sequence. ok is false if no such message
+// exists or it cannot be read.
 func AcceptedAt(ctx context.Context, s *store.Store, id, sequence uint64) (at time.Time, ok bool) {
 	got, _, err := s.Read(ctx, store.ReadRequest{
 		Queue: id, From: sequence, MaxMessages: 1, MaxBytes: 1, IncludeCorrupt: true,
