@@ -32,7 +32,7 @@ type Counts struct {
 func (s *State) Counts() Counts { return s.counts }
 
 // CountAfter excludes the records up to lsn from the counts. The store passes the end of the log at startup, so that
-// only records of this process are counted.
+// only records that this process appends are counted.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
 // ContinueCounts copies the counts and the LSN of CountAfter from before, the state that s replaces.

@@ -62,8 +62,8 @@ func (t *TailRun) Last() uint64 { return t.First + uint64(len(t.Records)) - 1 }
 
 // Collect returns the changes to write to the page file. If everything is set, the batch is a checkpoint at Applied:
 // it contains all keys changed since the last checkpoint, and all live messages that are not in pages. Otherwise it
-// is a flush, which contains only messages, at most about maxTailBytes. They are from the queues with the least
-// recent flush.
+// is a flush, which contains only messages, at most about maxTailBytes. They are from the queues that were flushed
+// least recently.
 //
 // The messages stay in memory until Flushed is called for them. The caller must call Flushed before the next Collect.
 // A batch can be written again after an error. If the caller discards a batch, the changes in it are lost and the

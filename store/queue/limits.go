@@ -18,7 +18,7 @@ const (
 	// MaxTaken is the maximum number of messages that one transaction may acknowledge with OpTake. For a prepared
 	// transaction, the limit includes its other acknowledgements.
 	MaxTaken = 262_144
-	// PreparedOutcomes is the number of retained outcomes of decided transactions.
+	// PreparedOutcomes is the maximum number of retained outcomes of decided transactions. The oldest is removed first.
 	PreparedOutcomes = 10_000
 
 	// ProducerWindow is the maximum number of results retained per producer. It limits the outstanding transactions of

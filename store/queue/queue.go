@@ -176,7 +176,7 @@ func (s *Sub) Name() string { return s.text[:s.name] }
 // Filter returns the filter expression; "" selects all messages.
 func (s *Sub) Filter() string { return s.text[s.name:] }
 
-// Options returns the filter and the overridden configuration of the subscription.
+// Options returns the filter of the subscription, and the fields of the queue's configuration that it overrides.
 func (s *Sub) Options() txn.SubscriptionOptions {
 	o := txn.SubscriptionOptions{Filter: s.Filter()}
 	p := s.q.policies[s.id]

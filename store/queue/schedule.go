@@ -18,8 +18,8 @@ import (
 //
 // Entries of the kind DueIDs remove message IDs of a queue (see dedup.go).
 //
-// An OpDue removes its due entries, whether or not their messages still exist. It skips queues that move, and
-// messages that must expire but are reserved by a prepared transaction. To remove an entry with its message, the
+// An OpDue removes its due entries, whether or not their messages still exist. It skips the entries of queues that
+// move, and the expiry of messages that a prepared transaction reserves. To remove an entry with its message, the
 // state would have to read the message. Until the OpDue, an entry without a message has no effect.
 
 type schedule struct {
@@ -247,8 +247,8 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is a set of changes to the schedule index. It refers to the state instead of copying it, because it
-// may have hundreds of thousands of entries. These entries do not change.
+// ScheduleBatch is a set of changes to the schedule index. It shares its entries with the state, because it may have
+// hundreds of thousands of them. The entries do not change.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next iteration.

@@ -6,10 +6,10 @@ import "math/bits"
 
 // sizeChunk counts the live messages of a chunk and their bytes, in groups of 64 sequences.
 //
-// The size of each message is not stored, since memory must be bounded regardless of the number of stored messages.
-// When some messages of a group become dead, a proportional fraction of the group's bytes is subtracted. The byte
-// count of a group is exact if all or none of its messages are live, or if they have the same size. It is the same
-// on both nodes.
+// The size of each message is not stored, to save memory: a group requires 8 bytes for up to 64 messages. When some
+// messages of a group become dead, a proportional fraction of the group's bytes is subtracted. The byte count of a
+// group is exact if all or none of its messages are live, or if they have the same size. It is the same on both
+// nodes.
 //
 // In a queue that keeps sizes (Queue.keepsSizes), a group with messages of different sizes has the size of each
 // message, so the count is exact. Only messages that were live when the queue began to keep sizes count with the

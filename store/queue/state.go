@@ -114,9 +114,9 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 // Applied returns the LSN of the last applied record.
 func (s *State) Applied() uint64 { return s.applied }
 
-// Digest returns a rolling hash of the logical numbers and result codes of all transactions, and of the operations
-// that are not on a queue (for these, see Queue.Digest). It is equal on nodes with the same Applied, and at sites
-// with the same SiteState.Logical.
+// Digest returns a rolling hash of the logical numbers and result codes of the transactions, and of the operations
+// that are not on a queue. Queue.Digest covers the operations on queues. It is equal on nodes with the same Applied,
+// and at sites with the same SiteState.Logical.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues, without incoming queues.
