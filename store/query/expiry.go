@@ -120,8 +120,8 @@ func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 	return limit
 }
 
-// Exhausted returns the given sequences with at least as many releases as the delivery limit of the subscription
-// permits deliveries.
+// Exhausted returns those of the given sequences that the subscription has released at least Config.MaxDeliveries
+// times. Without a delivery limit, it returns nil.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries

@@ -13,10 +13,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Apply applies the transaction of a log record. lsn must be above Applied. It checks the whole transaction before it
-// changes anything. A rejected transaction changes at most Applied, Digest, the position and logical number of a
-// site, and the record of the producer. Apply panics if lsn is not above Applied. The state retains parts of payload,
-// so the caller must not modify payload.
+// Apply applies the transaction of a log record. It panics if lsn is not above Applied. It checks the whole
+// transaction before it changes anything. A rejected transaction changes at most Applied, Digest, the position and
+// logical number of a site, and the record of the producer. The state retains parts of payload, so the caller must
+// not modify payload.
 //
 // If the result's code is txn.ErrNewerVersion, or if ReadError returns an error, Apply changed nothing and the node
 // must stop. If the node skipped the record, the states would diverge, since the peer may be able to apply it.

@@ -115,8 +115,8 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 func (s *State) Applied() uint64 { return s.applied }
 
 // Digest returns a rolling hash of the logical numbers and result codes of the transactions, and of the operations
-// that are not on a queue. Queue.Digest covers the operations on queues. It is equal on nodes with the same Applied,
-// and at sites with the same SiteState.Logical.
+// that are not on a queue. Queue.Digest covers the operations on queues. State.Digest is equal on nodes with the same
+// Applied, and at sites with the same SiteState.Logical.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues, without incoming queues.

@@ -67,7 +67,7 @@ func (p *QueuePolicy) check() error {
 // set of its explicit fields. defaults and limits are the policies that apply, or nil. last is true for the
 // dead-letter queues of policies, and for the queues to which these queues dead-letter. For such queues, Apply omits
 // the dead-letter queue in defaults, to avoid cycles, and the options that would discard messages without a
-// dead-letter queue. Without a dead-letter queue, Apply replaces OverflowDeadLetterHead by OverflowReject.
+// dead-letter queue. Without a dead-letter queue, Apply replaces OverflowDeadLetterHead with OverflowReject.
 func (c Config) Apply(own ConfigMask, defaults, limits *QueuePolicy, last bool) Config {
 	if defaults != nil {
 		fields := defaults.Defaults.Fields() &^ own

@@ -10,9 +10,9 @@ import (
 
 // Committer commits encoded transactions; *replication.Primary implements it.
 type Committer interface {
-	// Commit returns when the transaction is committed and applied, or an error if the transaction was not logged or its
-	// outcome is unknown. The outcome is unknown if ctx ends, or the node stops being the active, after the transaction
-	// was accepted.
+	// Commit returns the result after the transaction is committed and applied. It returns an error if the transaction
+	// was not logged, or if its outcome is unknown: ctx ended, or the node ceased to be the active, after the
+	// transaction was accepted.
 	Commit(ctx context.Context, payload []byte) (*Result, error)
 }
 
