@@ -113,7 +113,8 @@ func (b *Builder) TakeMoved(epoch uint64) { b.onMove(OpTakeMoved, epoch) }
 func (b *Builder) CancelImport(epoch uint64) { b.onMove(OpCancelImport, epoch) }
 
 // ForgetMove adds an operation that removes the record of a move that was taken or canceled. The caller must have
-// verified that the other pair has applied DropMoved or Unfence for this epoch.
+// verified that the other pair has no fence with this epoch, for example because it has applied DropMoved or Unfence,
+// or that it was removed from the fleet.
 func (b *Builder) ForgetMove(epoch uint64) { b.onMove(OpForgetMove, epoch) }
 
 func (b *Builder) onMove(code OpCode, epoch uint64) {
