@@ -138,7 +138,7 @@ func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhau
 }
 
 // RedeliveryDelays returns the redelivery delay of each sequence, according to the configuration and the number of
-// releases. It returns nil if the subscription has no redelivery delay.
+// releases. It returns nil if the subscription has no redelivery delay or does not exist.
 func RedeliveryDelays(s *store.Store, id uint64, sub uint32, sequences []uint64) (delays []time.Duration) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		config := of.Config()
