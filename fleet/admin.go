@@ -13,9 +13,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// SetState sets the state of a registered pair to open or draining. It ends an attempt of Leave. The error wraps
-// ErrNotMember if the pair is not registered or has not finished joining, ErrForgotten if Forget is removing it, and
-// ErrInvalid for another state. It can also wrap ErrLost, ErrContention or ErrUnavailable.
+// SetState sets the state of a registered pair to StateOpen or StateDraining. It ends an attempt of Leave. The error
+// wraps ErrNotMember if this pair is not a member, or if the named pair is not registered or has not finished
+// joining. It wraps ErrForgotten if Forget has removed this pair or is removing the named one, and ErrInvalid for an
+// invalid name or another state. It can also wrap ErrLost, ErrContention, ErrUnavailable or a *ValueError.
 func (d *Directory) SetState(ctx context.Context, pair string, state State) error {
 	if state != StateOpen && state != StateDraining {
 		return fmt.Errorf("%w: state %.40q", ErrInvalid, state)
@@ -34,7 +35,7 @@ func (d *Directory) SetState(ctx context.Context, pair string, state State) erro
 }
 
 // UpdateMember writes the addresses, labels and capacity of this pair, if they have changed. The error wraps
-// ErrNotMember if the pair is not registered, or if Leave has not finished, and ErrPairExists if another pair has its
+// ErrNotMember if the pair is not registered or Leave has not finished, and ErrPairExists if another pair has its
 // name. The other errors are those of SetState.
 func (d *Directory) UpdateMember(ctx context.Context, m Member) error {
 	return d.changeMember(ctx, d.opts.Pair, func(old *Member) error {
@@ -129,8 +130,8 @@ func (d *Directory) changeRule(ctx context.Context, pattern string, op clientv3.
 	return nil
 }
 
-// PutLoad publishes the load of this pair, for LoadTTL. The active calls it at least three times in this time. New
-// queues are placed only on pairs with a load. It has no effect if the pair is not registered.
+// PutLoad publishes the load of this pair for Options.LoadTTL. The active calls it about three times in this period.
+// New queues are placed only on pairs with a load. It has no effect if the pair is not registered.
 func (d *Directory) PutLoad(ctx context.Context, l Load) error {
 	if !(l.PublishRate >= 0) || math.IsInf(l.PublishRate, 1) {
 		return fmt.Errorf("%w: publish rate %v", ErrInvalid, l.PublishRate)

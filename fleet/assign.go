@@ -21,9 +21,9 @@ import (
 // before the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this
 // pair must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
 //
-// Assign returns a *ValueError, the context's error, or an error that wraps ErrNotActive, ErrNotMember, ErrForgotten,
-// ErrLost, ErrRestored, ErrRebuilding, ErrNoPair, ErrInvalid, ErrPartitions, ErrContention or ErrUnavailable. If it
-// wraps ErrUnavailable, the name may have been assigned; the caller may call Assign again.
+// The error wraps a *ValueError, the context's error, or one of ErrNotActive, ErrNotMember, ErrForgotten, ErrLost,
+// ErrRestored, ErrRebuilding, ErrNoPair, ErrInvalid, ErrPartitions, ErrContention and ErrUnavailable. If it wraps
+// ErrUnavailable, the name may have been assigned; the caller may call Assign again.
 func (d *Directory) Assign(ctx context.Context, queue, group string) (Owner, error) {
 	if group == "" {
 		group = Tag(queue)
@@ -118,8 +118,9 @@ func (d *Directory) ownerOf(ctx context.Context, e entryValue) (Owner, error) {
 	return owner, nil
 }
 
-// claim writes a new epoch and the term of this active to an entry of this pair. Each claim has a new epoch, so that a
-// delayed deletion of the entry fails. pair is the registration of this pair, which must not leave.
+// claim writes a new epoch and the term of this active to an entry of this pair. Each claim has a new epoch, so that
+// a delayed deletion of the entry fails. pair is the registration of this pair. Its state must not be StateLeaving or
+// StateForgotten.
 func (d *Directory) claim(
 	ctx context.Context, h head, k known, pair []*mvccpb.KeyValue, key string, e stored,
 ) (Owner, bool, error) {
@@ -262,9 +263,9 @@ func (d *Directory) readPairs(ctx context.Context) (pairs []candidate, raws map[
 	return pairs, raws, rules, nil
 }
 
-// Release deletes the entry of a queue of this pair after the deletion of the queue was committed. epoch is the
-// ownership epoch of the deleted queue. An entry with another pair or epoch remains. If the error wraps
-// ErrUnavailable, the entry may remain until Reconcile deletes it.
+// Release deletes the entry of a deleted queue of this pair. The deletion of the queue must be committed before the
+// call. epoch is the ownership epoch of the deleted queue. An entry with another pair or epoch remains. After an
+// error, the entry may remain until Reconcile deletes it.
 func (d *Directory) Release(ctx context.Context, queue string, epoch uint64) error {
 	key := d.key(dirQueues, queue)
 	err := d.retry(ctx, func() (bool, error) {

@@ -11,7 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// batchQueues is the number of entries in a transaction. etcd permits 128 operations, and an entry needs up to two.
+// batchQueues is the maximum number of entries in a transaction. By default, etcd permits 128 operations in a
+// transaction, and an entry needs up to two.
 const batchQueues = 50
 
 // stored is an entry as read from etcd. raw "" means missing.
@@ -36,8 +37,8 @@ type decision func(name string, old stored) (change, entryValue)
 // usable verifies the directory before a change.
 type usable func(h head, k known) error
 
-// apply calls decide for the current entries of some queues, and applies the changes in batches. written is called
-// after each batch with the entries that were written or deleted.
+// apply calls decide for the current entries of some queues, and applies the changes in batches. After each batch, it
+// calls written for each entry that was written or deleted.
 func (d *Directory) apply(
 	ctx context.Context, names []string, ok usable, guard []clientv3.Cmp, decide decision,
 	written func(name string, c change, v entryValue),

@@ -31,7 +31,8 @@ type Placement struct {
 type PairStatus struct {
 	Member
 	Load Load
-	// Live reports whether the pair has published its load. If not, the pair is down, or cannot access etcd.
+	// Live reports whether the directory contains the load of the pair. If not, the pair is down or cannot access etcd,
+	// for example.
 	Live bool
 	// Queues is the number of queues that the directory assigns to the pair.
 	Queues int
@@ -70,8 +71,8 @@ type contents struct {
 	// forgotten are the pairs that Forget has removed, by ID.
 	forgotten map[string]forgottenValue
 	invalid   map[string]error // malformed values, by key
-	// changes counts the queues that were added or removed. sorted contains the names of all queues in order, or is nil
-	// after such a change. It is stored under the read lock.
+	// changes counts the queues that were added or removed. sorted contains the names of all queues in order. Such a
+	// change sets it to nil; sortedNames stores it under the read lock.
 	changes uint64
 	sorted  atomic.Pointer[[]string]
 }
@@ -225,7 +226,7 @@ func (c *contents) split(key string) (kind, name string) {
 // Owner returns the owner of a queue from the copy, and whether the queue is assigned. For an entry in the copy, the
 // error is nil even if etcd does not respond. If no entry is found, but the queue may be assigned nevertheless, the
 // error wraps ErrUnavailable, ErrNotMember, ErrForgotten, ErrLost, ErrRestored or ErrRebuilding, or is a *ValueError.
-// Owner does not allocate memory on success.
+// Owner does not allocate memory if it finds an entry.
 func (d *Directory) Owner(queue string) (Owner, bool, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -298,8 +299,9 @@ func (d *Directory) Pairs() []PairStatus {
 	return out
 }
 
-// Queues returns at most n queues with a name greater than after, sorted by name, from the copy. The first call after a
-// queue was added or removed sorts all names, which takes about 100 ms for 100,000 queues; other calls do not wait.
+// Queues returns at most n queues with a name greater than after, sorted by name, from the copy. The first call after
+// a queue was added or removed sorts all names, which takes about 100 ms for 100,000 queues. Sorting does not block
+// other methods.
 func (d *Directory) Queues(after string, n int) []Placement {
 	names := d.sortedNames()
 	first, found := slices.BinarySearch(names, after)

@@ -72,10 +72,11 @@
 // # Placement
 //
 // A new queue is created at the pair of its placement group, or else of the queue with the name of the group. If
-// neither exists, the rule with the most literal characters that matches the name determines the possible pairs. Of
-// these, the open pair with a load and the highest weighted rendezvous hash of the group, or of the name, is chosen.
-// The weight of a pair is its free space. For a partition of a partitioned queue (decision 0040), pairs with fewer
-// partitions of this queue precede the others. The result is stored: a change of weights moves no queue.
+// neither exists, or their pair has left, the rule with the most literal characters that matches the name determines
+// the possible pairs. Of these, the open pair with a load and the highest weighted rendezvous hash of the group, or
+// of the name, is chosen. The weight of a pair is its free space. For a partition of a partitioned queue (decision
+// 0040), pairs with fewer partitions of this queue precede the others. The result is stored: a change of weights
+// moves no queue.
 //
 // The transaction that assigns a name compares the related names: a queue must not have the name of a partitioned
 // queue, and the partitions of a queue must have the same number of partitions in their names (ErrPartitions).

@@ -26,14 +26,15 @@ const (
 )
 
 var (
-	// ErrUnavailable is returned if etcd does not respond, or the copy is not current. The outcome of a change is then
-	// unknown.
+	// ErrUnavailable is returned if a request to etcd fails, or if the copy is not loaded or not current. The outcome of
+	// a change is then unknown.
 	ErrUnavailable = errors.New("directory unavailable")
 	// ErrLost is returned if the directory does not contain the fleet of this pair.
 	ErrLost = errors.New("directory lost")
-	// ErrRestored is returned if the directory is older than an ownership epoch that this node knows.
+	// ErrRestored is returned if the last ownership epoch in the directory is missing, or lower than one that this node
+	// knows.
 	ErrRestored = errors.New("directory restored from an older copy")
-	// ErrRebuilding is returned until all pairs have contributed to the rebuild of the directory.
+	// ErrRebuilding is returned during a rebuild of the directory, until all pairs have contributed to it.
 	ErrRebuilding = errors.New("directory is being rebuilt")
 	// ErrNotMember is returned if this pair has not joined the fleet, or the named pair is not registered.
 	ErrNotMember = errors.New("pair is not a member of the fleet")
@@ -132,7 +133,8 @@ type Directory struct {
 	// loading serializes PutLoad, and guards lease.
 	loading chan struct{}
 	lease   clientv3.LeaseID
-	// reconciling serializes Reconcile, and guards unclaimed: entries that the previous call has found unclaimed.
+	// reconciling serializes Reconcile, Rebuild, Join and Leave. It guards unclaimed: the entries that the previous call
+	// of Reconcile or Rebuild has found unclaimed.
 	reconciling chan struct{}
 	unclaimed   map[string]string
 
@@ -196,8 +198,8 @@ func acquire(ctx context.Context, s chan struct{}) error {
 	}
 }
 
-// attempts is the maximum number of attempts of a change, while other changes interfere. At most three of them may end
-// with ErrUnavailable.
+// attempts is the maximum number of attempts of a change, while other changes interfere. The change fails earlier if
+// three attempts have ended with ErrUnavailable.
 const attempts = 100
 
 // txn commits a transaction. An error wraps ErrUnavailable, and the outcome is then unknown.
@@ -255,7 +257,7 @@ type head struct {
 	rawCtr  string // value of the counter; "": missing
 }
 
-// known is the state that a response must not contradict. It is read before the request.
+// known is the state with which a response is compared. It is read before the request.
 type known struct {
 	PairState
 	seen   uint64
@@ -281,7 +283,8 @@ func (d *Directory) forgottenLocked() bool {
 	return forgotten
 }
 
-// maxEpoch returns the highest epoch of a fleet that this node has seen. A rebuild may discard epochs without queues.
+// maxEpoch returns the highest epoch of a fleet that this node has seen. If f has been rebuilt since, only the epochs
+// in the log count, because a rebuild may discard epochs without queues.
 func (k known) maxEpoch(f fleetValue) uint64 {
 	if k.seenIn.ID == f.ID && k.seenIn.Rebuild >= f.Rebuild {
 		return max(k.MaxEpoch, k.seen)
@@ -344,8 +347,8 @@ func problem(h head, k known) error {
 	return nil
 }
 
-// check returns the reason why the directory must not be used, or nil. If the directory was restored and this node is
-// the active, check stops the assignments of all pairs.
+// check returns the reason why the directory must not be used for assignments, or nil. If the directory was restored
+// from an older copy and this node is the active, check also stops the assignments of all pairs.
 func (d *Directory) check(ctx context.Context, h head, k known) error {
 	err := problem(h, k)
 	if err == nil {

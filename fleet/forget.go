@@ -57,10 +57,10 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 // so that the pair cannot change the directory again: it can neither create queues nor join. If the pair is started
 // again, it serves the queues in its log until it has loaded the directory.
 //
-// Queues that are fenced for a move to the pair are returned to their sources (Reclaim).
+// For each move to the pair, the source assigns the fenced queues to itself again (Reclaim).
 //
-// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is neither registered nor has entries,
-// and ErrInvalid if it is the pair of this node. The other errors are those of SetState.
+// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is not registered and has neither
+// entries nor moves, and ErrInvalid if it is the pair of this node. The other errors are those of SetState.
 func (d *Directory) Forget(ctx context.Context, pair string) (Forgotten, error) {
 	if err := CheckPair(pair); err != nil {
 		return Forgotten{}, err
@@ -278,8 +278,9 @@ func (d *Directory) Forgotten() bool {
 	return d.forgottenLocked() && id != "" && d.copy.head.fleet.ID == id
 }
 
-// LostTarget reports whether the target of a move was removed by Forget, also if another pair has its name since.
-// addresses are those of all removed pairs with this name. It returns false if the copy is not current.
+// LostTarget reports whether Forget has removed the target of a move, even if another pair has registered under its
+// name since. epoch is the epoch of the move. addresses are those of all removed pairs with this name. It returns
+// false if the copy is not current.
 func (d *Directory) LostTarget(pair string, epoch uint64) (addresses []string, lost bool) {
 	lost = d.IsForgotten(pair)
 	d.mu.RLock()

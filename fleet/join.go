@@ -16,12 +16,13 @@ import (
 
 // Join registers this pair, and assigns its existing queues to it. The first pair creates the fleet. Join returns the
 // ID of the fleet and, in Report.Epochs, the epochs of the queues; the caller commits both in the log, and calls
-// Reconcile for queues that were created in the meantime. m.Name and m.ID are ignored: they are those of Options. The
-// calls of Join, Rebuild and Leave, and the commits after them, must not overlap.
+// Reconcile for queues that were created in the meantime. m.Name, m.ID and m.State are ignored: Options contains the
+// name and the ID. The calls of Join, Rebuild and Leave, and the commits after them, must not overlap.
 //
-// If another pair owns one of the names, Join returns a *ConflictError, and the pair is not registered. It returns an
-// error that wraps ErrPairExists if another pair has the same name, or if this pair is registered under another name.
-// If Join fails for another reason, the pair may be registered in part; Join can be called again.
+// If another pair owns one of the names, the error wraps a *ConflictError, and Join removes the registration unless
+// the pair had joined before. The error wraps ErrPairExists if another pair has the same name, or if this pair is
+// registered under another name. If Join fails for another reason, the pair may be registered in part; Join can be
+// called again.
 func (d *Directory) Join(ctx context.Context, m Member, queues Queues) (fleetID string, _ Report, _ error) {
 	m.Name, m.ID, m.State = d.opts.Pair, d.opts.PairID, StateJoining
 	if err := checkMember(m); err != nil {

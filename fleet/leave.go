@@ -17,11 +17,12 @@ import (
 // without queues. If no other pair is registered, it deletes the directory with all entries. Then the caller commits
 // the end of the membership in the log (txn.FleetLeave), in the same term.
 //
-// queues is called at most twice. As for Rebuild, it must wait for creations in progress before it lists the queues.
-// Before the second call, assignments to this pair stop. If queues lists any queue while another pair is registered,
-// the error wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign, and
-// ErrPairExists if another pair has the same name. If etcd does not respond, Leave may have been executed in part. In
-// this case, no queues are assigned to the pair until Leave is called again, or SetState or Join ends the attempt.
+// Leave calls queues at most twice. As for Rebuild, queues must wait for creations in progress before it lists the
+// queues. Before the second call, assignments to this pair stop. If queues lists any queue while another pair is
+// registered, the error wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign,
+// and ErrPairExists if another pair has the same name. If etcd does not respond, Leave may have been executed in
+// part. In this case, no queues are assigned to the pair until Leave is called again, or SetState or Join ends the
+// attempt.
 //
 // A pair cannot leave during a move from or to it: the error wraps ErrMoving.
 //
@@ -30,9 +31,11 @@ import (
 // do not register the pair, and UpdateMember returns an error that wraps ErrNotMember. The operator either calls Leave
 // again, which then changes nothing, or Join to remain in the fleet.
 //
-// If the fleet of this pair has no directory, Leave deletes nothing. If the pair has queues in this case, the error
-// wraps ErrLost, because the fleet may have other pairs: either the directory was lost, or Leave has deleted it before
-// a crash. If an operator confirms that no other pair exists, the caller commits the end of the membership.
+// If the fleet of this pair has no directory, or Forget has removed this pair, Leave deletes nothing. If the pair has
+// queues and its fleet has no directory, the error wraps ErrLost, because the fleet may have other pairs: either the
+// directory was lost, or Leave has deleted it before a crash. If the pair has queues and was removed, the error wraps
+// ErrForgotten. After ErrLost, the caller may commit the end of the membership if an operator confirms that no other
+// pair exists.
 //
 // If this pair is not a member, Leave deletes the registration that an interrupted Join, or the restoration of an
 // older directory, has left. The queues of the pair have no effect in this case, because the fleet does not own them.
@@ -58,7 +61,8 @@ type leave struct {
 	deleting bool
 	// marked is the registration of this pair in the state leaving; raw "" if the pair was not registered.
 	marked registration
-	// previous is the state before the call.
+	// previous is the state that cancel restores: the state before the call, or StateDraining if an earlier call has not
+	// finished.
 	previous State
 }
 

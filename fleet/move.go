@@ -132,10 +132,10 @@ func (d *Directory) PairLive(pair string) bool {
 // BeginMove writes the intent to move queues of another pair to this pair, with a new ownership epoch. It changes no
 // entry: until FinishMove, the queues are assigned to the source.
 //
-// BeginMove returns an error that wraps ErrMoving if one of the queues is part of another move, ErrInvalid if the
-// queues are not assigned to one other pair, ErrNoPair if this pair is draining or one of the pairs is joining, leaving
-// or being removed, ErrNotMember if a pair is not registered, or the errors of Assign. If the error wraps
-// ErrUnavailable, the move may have begun.
+// BeginMove returns an error that wraps ErrMoving if one of the queues is part of another move or the fleet has
+// MaxMoves moves, ErrInvalid if the queues are not assigned to one other pair, ErrNoPair if this pair is draining or
+// one of the pairs is joining, leaving or being removed, ErrNotMember if a pair is not registered, or the errors of
+// Assign. If the error wraps ErrUnavailable, the move may have begun.
 func (d *Directory) BeginMove(ctx context.Context, queues []string) (m Move, _ error) {
 	queues = slices.Sorted(slices.Values(queues))
 	if err := checkMoveQueues(queues); err != nil {
@@ -156,7 +156,8 @@ func (d *Directory) BeginMove(ctx context.Context, queues []string) (m Move, _ e
 	return m, nil
 }
 
-// tryBeginMove is an attempt of BeginMove. tried contains the epochs of earlier attempts with an unknown outcome.
+// tryBeginMove is an attempt of BeginMove. tried contains the epochs of earlier attempts, some of which may have
+// succeeded.
 func (d *Directory) tryBeginMove(
 	ctx context.Context, queues []string, tried map[uint64]bool,
 ) (m Move, done bool, _ error) {
@@ -280,8 +281,8 @@ func (d *Directory) RestoreMove(ctx context.Context, m Move) error {
 	})
 }
 
-// CancelMove deletes the intent of a move to this pair. The log of this pair must contain the cancellation, or must
-// refuse the import of this epoch for another reason, and the source must have removed its fence.
+// CancelMove deletes the intent of a move to this pair. The source must have no fence for the move. The log of this
+// pair must contain the cancellation, or must refuse the import of this epoch for another reason.
 func (d *Directory) CancelMove(ctx context.Context, epoch uint64) error {
 	key := d.moveKey(epoch)
 	return d.changeMove(ctx, epoch, func(h head, raw string) ([]clientv3.Cmp, []clientv3.Op, error) {
@@ -332,7 +333,7 @@ func (d *Directory) changeMove(
 // have taken the queues. m.Queues are the queues that this pair owns under the epoch of the move. The other queues in
 // the intent were deleted after they were taken: FinishMove deletes their entries. The intent may be missing.
 //
-// If the directory assigns one of the queues to a third pair, or under a higher epoch to the source, FinishMove returns
+// If the directory assigns one of the queues to a third pair, or under a higher epoch to the source, the error wraps
 // a *ConflictError. The other errors are those of Assign.
 func (d *Directory) FinishMove(ctx context.Context, m Move) error {
 	if len(m.Queues) > MaxMoveQueues {
@@ -495,9 +496,9 @@ func (f *finish) moveGroups(ctx context.Context) error {
 	return nil
 }
 
-// checkMovesOf returns ErrMoving if the directory contains a move from or to this pair. If the pair is not a member,
-// its log contains no moves. In this case, checkMovesOf deletes the intents of moves to the pair, which are from an
-// older copy of the directory.
+// checkMovesOf returns an error that wraps ErrMoving if this pair is a member and the directory contains a move from
+// or to it. If the pair is not a member, its log contains no moves. In this case, checkMovesOf deletes the intents of
+// moves to the pair, which are from an older copy of the directory.
 func (d *Directory) checkMovesOf(ctx context.Context, guard []clientv3.Cmp) error {
 	resp, err := d.get(ctx, d.prefix+dirMoves, clientv3.WithPrefix())
 	if err != nil {

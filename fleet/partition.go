@@ -69,7 +69,7 @@ func (d *Directory) relatedTo(queue string) (r related, ops []clientv3.Op) {
 	}
 }
 
-// maxRelated exceeds the number of partitions.
+// maxRelated limits the number of entries that are read. It exceeds the maximum number of partitions of a queue.
 const maxRelated = 2 * txn.MaxPartitions
 
 // read processes the responses to the operations of relatedTo. It returns an error that wraps ErrPartitions if the new
@@ -98,7 +98,8 @@ func (d *Directory) queueOf(kv *mvccpb.KeyValue) string {
 	return string(kv.Key)[len(d.prefix)+len(dirQueues):]
 }
 
-// unchanged returns the comparisons that fail if a contradicting entry was written since the read.
+// unchanged returns comparisons that fail if an entry of a partition was written since the read or, for a new
+// partition, if the queue with the name of the partitioned queue is assigned.
 func (r *related) unchanged() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(r.prefix).WithPrefix(), "<", r.revision+1)}
 	if r.partition {

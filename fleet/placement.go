@@ -57,7 +57,8 @@ func choose(queue, key string, pairs []candidate, rules []Rule, used map[string]
 	return "", fmt.Errorf("%w: no open pair is running", ErrNoPair)
 }
 
-// match returns the rule that applies to a queue: the one with the most literal characters, and of these the first.
+// match returns the rule that applies to a queue: the one with the most literal bytes in its pattern, and of several
+// such rules the one with the lowest pattern.
 func match(rules []Rule, queue string) (best Rule, found bool) {
 	for _, r := range rules {
 		if !txn.MatchQueue(r.Pattern, queue) {

@@ -16,18 +16,20 @@ import (
 )
 
 // Rebuild writes the registration and the entries of this pair to a lost or restored directory. An operator starts it
-// at each pair. The first call stops all assignments; they are possible again when all pairs have called Rebuild.
+// at each pair. The first call stops all assignments; they are possible again when all pairs have contributed.
 //
-// pairs are the names of all pairs of the fleet, as confirmed by the operator. Registered pairs are added. If the
-// operator omits a pair, its queue names may be assigned to other pairs. Report.Waiting returns the pairs that have
-// not contributed yet. For the limits of a rebuild, see the package comment.
+// pairs are the names of all pairs of the fleet, as confirmed by the operator. Registered pairs are added, except
+// those that have not finished joining or are being removed. If the operator omits a pair, its queue names may be
+// assigned to other pairs. Report.Waiting contains the pairs that have not contributed yet. For the limits of a
+// rebuild, see the package comment.
 //
 // Of two pairs with entries for the same name, the pair with the higher ownership epoch keeps the entry. The other
 // pair reports a conflict, and must call Rebuild again after the first one has contributed.
 //
 // queues is called after assignments have stopped. It must wait for creations in progress before it lists the queues.
-// If the directory is neither lost nor restored, Rebuild has the same effect as Reconcile. m is used if the pair is
-// not registered.
+// If the directory is neither lost nor restored nor being rebuilt, Rebuild writes the registration and reconciles the
+// entries of this pair. m is the description of this pair. Its name, ID and state are ignored: the pair keeps the
+// state of its registration, and becomes open if it is leaving or not registered.
 func (d *Directory) Rebuild(ctx context.Context, m Member, pairs []string, queues Queues) (Report, error) {
 	m.Name, m.ID, m.State = d.opts.Pair, d.opts.PairID, StateOpen
 	if err := checkMember(m); err != nil {
@@ -149,8 +151,8 @@ func (d *Directory) raiseCounter(ctx context.Context, ok usable, own map[string]
 	})
 }
 
-// finishRebuild records the contribution of this pair, and permits assignments if no pair is missing. It returns the
-// missing pairs.
+// finishRebuild records the contribution of this pair, unless it has a conflict with a missing pair, and permits
+// assignments if no pair is missing. It returns the missing pairs.
 func (d *Directory) finishRebuild(
 	ctx context.Context, ok usable, started fleetValue, pairs []string, conflicts []Conflict,
 ) (waiting []string, _ error) {

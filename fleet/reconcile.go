@@ -18,7 +18,8 @@ import (
 // Queues lists all queues of this pair, with their ownership epochs. Epoch 0 means that the queue has none.
 //
 // It must return an error if this node is not the active, and otherwise all queues that were committed before the
-// call. A node that may have been replaced first commits a record, or performs an equivalent check.
+// call. Before it lists the queues, it must verify that this node is still the active, for example by committing a
+// record.
 type Queues func(ctx context.Context) (iter.Seq2[string, uint64], error)
 
 // Report describes the changes of the directory by Reconcile, Rebuild or Join.
@@ -30,12 +31,14 @@ type Report struct {
 	Conflicts []Conflict
 	// Malformed are entries that could not be decoded, each a *ValueError, sorted by name.
 	Malformed []error
-	// Waiting are the pairs that have not contributed to the rebuild, sorted by name. None: it is finished.
+	// Waiting are the pairs that have not contributed to the rebuild, sorted by name. If it is empty, the rebuild is
+	// finished.
 	Waiting []string
 }
 
-// Reconcile adapts the entries of this pair to its queues: it adds missing entries, and deletes entries without a
-// queue. It reports queues that are assigned to other pairs, and does not change their entries.
+// Reconcile adapts the entries of this pair to its queues: it adds missing entries, updates entries with an older
+// epoch, and deletes entries and placement groups without queues. It reports queues that are assigned to other pairs,
+// and does not change their entries.
 //
 // inProgress reports whether the creation of a queue is in progress: from before its call of Assign until the queue is
 // committed or the creation has failed. Their entries remain. An entry that another pair has assigned to this pair,

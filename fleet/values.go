@@ -27,13 +27,14 @@ const (
 // State is the state of a pair in the directory.
 type State string
 
-// States of a pair. New queues are placed on open pairs only.
+// States of a pair. New queues are placed on open pairs only, except those of a placement group that is assigned to a
+// draining or joining pair.
 const (
 	StateOpen     State = "open"
 	StateDraining State = "draining"
 	StateJoining  State = "joining" // Join has not finished
 	StateLeaving  State = "leaving" // Leave has not finished; no queues are assigned to the pair
-	// StateForgotten: Forget has not finished, because moves from the pair have not ended.
+	// StateForgotten: Forget has begun and not finished, usually because moves from the pair have not ended.
 	StateForgotten State = "forgotten"
 )
 

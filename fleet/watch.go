@@ -39,7 +39,7 @@ func (d *Directory) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// reload replaces the copy by the current directory.
+// reload replaces the copy with the current directory.
 func (d *Directory) reload(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	before := d.known()
 	loaded, header, err := d.load(ctx)

@@ -8,13 +8,13 @@
 //
 // # Rebalance
 //
-// The load of a pair has two parts: the used fraction of its space, and its share of the messages that are published in
-// the fleet. The imbalance of a part is the difference between the highest and the lowest value of all pairs. While the
-// imbalance of a part exceeds the threshold, a group moves from the pair with the highest value, or, if that is not
-// possible, to the pair with the lowest. Of the possible moves, the one that reduces the variance of both parts the
-// most is planned first. A move is only planned if it reduces the variance, and if it increases no imbalance above the
-// threshold. Therefore, planning ends, no imbalance above the threshold becomes worse, and after the moves of a
-// complete plan, the next plan is empty.
+// The load of a pair has two parts: the used fraction of its space, and its share of the messages that are published
+// in the fleet. The imbalance of a part is the difference between the highest and the lowest value of all open and
+// live pairs. While the imbalance of a part exceeds the threshold, a group moves from the pair with the highest
+// value, or, if that is not possible, to the pair with the lowest. Of the possible moves, the one that reduces the
+// variance of both parts the most is planned first. A move is only planned if it reduces the variance, and if it
+// increases no imbalance above the threshold. Therefore, planning ends, no imbalance above the threshold becomes
+// worse, and after the moves of a complete plan, the next plan is empty.
 package balance
 
 import (

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package maintenance implements scans, rewrites, shrinks and backups of this node's page file. For the pair, it
-// implements settings, the rolling plan and scheduled jobs.
+// Package maintenance implements scans, rewrites, shrinks and backups of this node's page file, and verifies backups.
+// For the pair, it implements settings, the rolling plan and scheduled jobs.
 //
 // # Stored state
 //

@@ -47,8 +47,8 @@ const (
 // Job is a scheduled operation of the pair, as stored.
 type Job struct {
 	Name string `json:"name"`
-	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h", in the active's
-	// local time.
+	// Schedule is a cron expression of five fields, or a descriptor such as "@daily" or "@every 6h". It refers to the
+	// local time of the active, unless it begins with a time zone such as "TZ=UTC".
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
 	// On is the node on which the job runs. If it is empty, the default of the kind applies.
@@ -92,7 +92,7 @@ type runHistory struct {
 // JobInfo is a job with its status.
 type JobInfo struct {
 	Job
-	// NextRun is the next due time. It is zero while the job is paused.
+	// NextRun is the next due time. It is zero if the job is paused or its schedule cannot be parsed.
 	NextRun time.Time
 	History []Run // newest first
 }
@@ -289,7 +289,7 @@ func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 	return Run{ID: uuid.NewString(), StartedAt: m.o.Now(), Outcome: RunRunning, Scheduled: scheduled, Term: term}
 }
 
-// due returns the latest due time, not after now, for which the job has not run. If more than maxMissed due times were
+// due returns the latest due time, not after now, for which the job has not run. If maxMissed or more due times were
 // missed, it returns now. ok is false if no due time was missed.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {

@@ -28,8 +28,7 @@ const (
 	PlanRestart PlanKind = "restart"
 )
 
-// PlanState is the state of a plan for display. The next step depends only on Plan.Done and the roles of the
-// nodes.
+// PlanState is the state of a plan, for display. Plan.Done and the roles of the nodes determine the next step.
 type PlanState string
 
 // The states of a plan. PlanDone, PlanFailed and PlanCancelled are final.

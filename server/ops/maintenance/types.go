@@ -56,8 +56,8 @@ type Operations interface {
 	// Restart restarts the node, which must be a standby, for a plan. done is true if the node has already
 	// restarted.
 	Restart(ctx context.Context, planID string) (done bool, err error)
-	// Digest waits until the node has applied the record atLSN and no later record, and hashes its content. It returns
-	// store.ErrPast if the node has already applied later records.
+	// Digest waits until the node has applied the record atLSN and no later record, and hashes its content. If atLSN is
+	// 0, it hashes the current content. It returns store.ErrPast if the node has already applied later records.
 	Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error)
 }
 
@@ -94,7 +94,7 @@ type RewriteRequest struct {
 	PageSize int
 	// DryRun requests only the expected result. The page file is not changed.
 	DryRun bool
-	// PlanID is the ID of the plan, if the rewrite is one of its steps. Each step is executed once.
+	// PlanID is the ID of the plan or startup request, if the rewrite is one of its steps. Each step is executed once.
 	PlanID string
 }
 

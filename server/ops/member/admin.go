@@ -39,7 +39,7 @@ func (m *Manager) Rebuild(ctx context.Context, pairs []string) (fleet.Report, er
 // membership. The pair must have no queues, unless it is the last pair of the fleet. It joins again when a node that
 // was restarted with fleet.pair becomes the active. On a node that is not the active, Leave returns the error of
 // Options.NotActive. The other errors are fleet.ErrOtherName, fleet.ErrNotMember, those of fleet.Directory.Leave, and
-// those of replication.Primary.Commit. Leave can be called again after an error.
+// those of replication.Primary.CommitExempt. Leave can be called again after an error.
 func (m *Manager) Leave(ctx context.Context) error {
 	err := m.exclusive(ctx, func(p *replication.Primary, d *fleet.Directory) error {
 		if len(query.Moves(m.o.Store)) > 0 {
@@ -63,7 +63,8 @@ func (m *Manager) Leave(ctx context.Context) error {
 	return nil
 }
 
-// exclusive calls f on the active of a member, without creations in progress and without other changes of the fleet.
+// exclusive calls f if this node is the active of a pair that is a member of a fleet. No creations and no other
+// changes of the fleet are in progress during the call.
 func (m *Manager) exclusive(ctx context.Context, f func(*replication.Primary, *fleet.Directory) error) error {
 	p, d, err := m.active()
 	if err != nil {

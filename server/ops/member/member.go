@@ -7,7 +7,7 @@
 //
 // The setting fleet.pair makes the active join: it registers the pair, and then commits the membership (txn.OpFleet).
 // After that, the pair remains a member, even if the setting is removed, until Leave. A node without the setting has
-// no Manager: it commits creations without an ownership epoch, which the store rejects (INV-27).
+// no Manager: it commits creations without an ownership epoch, which the store of a member rejects (INV-27).
 //
 // After Leave, the setting has no effect until the node is restarted: a node that was running before Leave does not
 // join again, even if it becomes the active later. Otherwise, a failover before the operator has removed the setting
@@ -72,15 +72,16 @@ type Options struct {
 	Supported func() error
 	// NotActive returns the error that clients receive from a node that is not active.
 	NotActive func() error
-	// Changed is called after a change of Status, except changes of the copy of the directory. Optional.
+	// Changed is called after this node has committed a change of the membership, and after a change of Status.Err or
+	// Status.Conflicts. Optional.
 	Changed func()
 	Logger  *zap.Logger
 
 	requestTimeout, loadTTL, reconcileInterval, checkInterval time.Duration // for tests; 0: the defaults
 }
 
-// Manager connects the store of a node with the directory of a fleet. A nil *Manager stands for a node without a fleet.
-// A Manager is safe for concurrent use.
+// Manager connects the store of a node with the directory of a fleet. Most methods accept a nil *Manager, which
+// stands for a node without a fleet. A Manager is safe for concurrent use.
 type Manager struct {
 	o         Options
 	log       *zap.Logger
@@ -97,7 +98,7 @@ type Manager struct {
 	term      uint64        // of primary; 0 without one
 	wake      chan struct{} // closed and replaced when primary or directory changes
 	ready     chan struct{} // closed when the pair is registered in this term; replaced when primary changes
-	left      bool          // Leave was called in this term
+	left      bool          // Leave has ended the registration in this term
 	// member reports whether the pair was a member at any time since the start of this process. If it is no longer a
 	// member, it has left.
 	member    bool
@@ -207,7 +208,8 @@ func (m *Manager) setReady(p *replication.Primary) {
 	}
 }
 
-// awaitReady waits until the pair is registered in the term of p. If the last attempt has failed, it returns the error.
+// awaitReady waits until the pair is registered in the term of p. If the last attempt has failed, it returns the
+// error of that attempt. If p is not the current primary, it returns fleet.ErrNotActive.
 func (m *Manager) awaitReady(ctx context.Context, p *replication.Primary) (*fleet.Directory, error) {
 	for {
 		m.mu.Lock()

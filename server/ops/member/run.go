@@ -34,7 +34,7 @@ const (
 
 var (
 	errChanged = errors.New("membership changed concurrently")
-	// errNotRegistered is returned if the directory of this fleet lacks a pair that is a member in its log.
+	// errNotRegistered is returned if the directory lacks this pair, although its log contains the membership.
 	errNotRegistered = errors.New("pair is not registered in the directory of its fleet")
 )
 
@@ -125,7 +125,7 @@ func (w *work) wait(ctx context.Context, delay time.Duration) {
 	}
 }
 
-// waitAfterError waits until the next attempt: for a time, or until etcd responds again.
+// waitAfterError waits for delay, or until the copy of the directory becomes current again.
 func (w *work) waitAfterError(ctx context.Context, delay time.Duration) {
 	timer := time.NewTimer(delay)
 	defer timer.Stop()

@@ -24,8 +24,8 @@ type Status struct {
 	// Active reports whether this node is the active of its pair, and its site is neither a replica nor a stopped
 	// primary. Otherwise, the fields below are not set.
 	Active bool
-	// Left reports whether Leave was called in this term, or the pair has left since the start of this process. If it was
-	// successful, the pair joins again when the node has been restarted.
+	// Left reports whether Leave has ended the registration in this term, or the pair has left since the start of this
+	// process. The pair joins again after the node has been restarted.
 	Left bool
 	// Err is the error of the last attempt to join, or to update the directory. nil: it was successful, or is in progress.
 	Err error
@@ -54,19 +54,21 @@ func (m *Manager) Status() Status {
 	return st
 }
 
-// Problems are the reasons for conditions; "" means that a condition does not exist.
+// Problems contains the reasons for conditions. An empty reason means that the condition does not exist.
 type Problems struct {
 	// Unavailable: etcd does not respond, or the copy of the directory is not current.
 	Unavailable string
-	// Lost: the directory was lost, restored from an older copy, or contains malformed values.
+	// Lost: the directory was lost or restored from an older copy, is being rebuilt, lacks this pair or contains
+	// malformed values, or this pair was removed from the fleet.
 	Lost string
 	// Conflict: another pair owns queues of this pair, or has its name.
 	Conflict string
-	// Mismatch: the membership in the log differs from the settings of this node.
+	// Mismatch: the membership in the log differs from the settings of this node, for example because the pair cannot
+	// join.
 	Mismatch string
 }
 
-// Problems returns the reasons for conditions.
+// Problems returns the reasons for the conditions that the status causes.
 func (s *Status) Problems() (p Problems) {
 	d := &s.Directory
 	switch {

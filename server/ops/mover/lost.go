@@ -21,7 +21,8 @@ import (
 // errTargetRuns is returned if a node of a removed pair responds, and its log contains the move.
 var errTargetRuns = errors.New("a node of the removed pair is running; stop it permanently")
 
-// checkTarget returns an error if the target of a move was removed from the fleet. This pair then ends the move.
+// checkTarget returns an error if the directory is not loaded, or if the target of a move was removed from the fleet.
+// In the second case, this pair ends the move (endLost).
 func (m *Manager) checkTarget(pair string, epoch uint64) error {
 	d := m.o.Member.Directory()
 	if d == nil {

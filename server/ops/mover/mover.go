@@ -17,8 +17,9 @@
 //
 // If an operator has removed the target as lost, the active of the source ends the move (decision 0043).
 //
-// Every step can be repeated. A node executes its moves one after another, so that the epochs of imports ascend. If the
-// source of a move does not respond, the node continues with the next move, and tries the move again later.
+// Every step can be repeated. A node executes its moves one after another, so that the epochs of imports ascend. If a
+// move fails temporarily, for example because its source does not respond, the node continues with the next move, and
+// tries the failed move again later.
 package mover
 
 import (
@@ -80,16 +81,17 @@ type Options struct {
 	Dial []grpc.DialOption
 	// Supported returns an error if a node of this pair runs a release that does not support moves.
 	Supported func() error
-	// Step is called before each step of a move to this pair. If it returns an error, the step fails. It is for tests, and
-	// optional.
+	// Step is called before each step of a move that this node performs. If it returns an error, the step fails. It is
+	// for tests, and optional.
 	Step func(ctx context.Context, step string) error
 	// Paused is called with the pause of each move to this pair. Optional.
 	Paused func(time.Duration)
 	Logger *zap.Logger
 }
 
-// Manager moves queues to this pair, and serves the targets of moves of queues of this pair. A nil *Manager stands for
-// a node without a fleet. A Manager is safe for concurrent use.
+// Manager moves queues to this pair, and serves the targets of moves of queues of this pair. A Manager is safe for
+// concurrent use. On a nil *Manager, which stands for a node without a fleet, Activate, Deactivate, Run and Stats
+// have no effect; the other methods must not be called.
 type Manager struct {
 	o   Options
 	log *zap.Logger
@@ -185,7 +187,8 @@ func (m *Manager) notify() {
 	m.notifyLocked()
 }
 
-// Run performs the moves to this pair while this node is the active, until ctx ends.
+// Run performs the moves to this pair, and ends moves from it to removed pairs, until ctx ends. It does so only while
+// this node is the active and the role of the site permits changes of queues.
 func (m *Manager) Run(ctx context.Context) {
 	if m == nil {
 		return
@@ -325,7 +328,8 @@ func (m *Manager) Moves() (moves []Progress, current bool) {
 	return moves, current
 }
 
-// active returns the primary and the directory, or an error on a node that is not the active.
+// active returns the primary and the directory. It returns an error if this node is not the active or has no
+// directory.
 func (m *Manager) active() (*replication.Primary, *fleet.Directory, error) {
 	session, err := m.o.Serving.Session()
 	if err != nil {
@@ -392,7 +396,8 @@ func (m *Manager) Cancel(ctx context.Context, epoch uint64) error {
 	return nil
 }
 
-// canceled records a cancellation, and its reason unless it is known. The move may have ended in the meantime.
+// canceled records a cancellation, and its reason unless a reason is already recorded. The move may have ended in the
+// meantime.
 func (m *Manager) canceled(move fleet.Move, reason error) {
 	m.update(move, func(p *Progress) {
 		if p.Phase != PhaseNotMoved {

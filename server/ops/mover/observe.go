@@ -30,8 +30,8 @@ type Stats struct {
 	// Done and NotMoved are the numbers of moves to this pair that have ended, and CopiedBytes is the size of all messages
 	// that were copied to this pair, since the start of the node.
 	Done, NotMoved, CopiedBytes uint64
-	// Fenced are the moves that have made queues unavailable for at least FencedAfter, and Stuck those without progress
-	// for at least StuckAfter. Both are descriptions for an operator, in the order of the epochs.
+	// Fenced describes the moves that have made, or may have made, queues unavailable for at least FencedAfter. Stuck
+	// describes the moves without progress for at least StuckAfter. Both are texts for an operator.
 	Fenced, Stuck []string
 }
 
@@ -191,7 +191,7 @@ func (o *observer) source(move *queue.Move) {
 	}
 }
 
-// taken reports whether the copy of the directory contains the target as the owner of the queues of a move.
+// taken reports whether the copy of the directory contains the target as the owner of one of the queues of a move.
 func (o *observer) taken(move *queue.Move) bool {
 	return slices.ContainsFunc(move.Queues, func(q queue.MovedQueue) bool {
 		owner, found, err := o.owner(q.Name)

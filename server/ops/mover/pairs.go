@@ -30,7 +30,7 @@ const (
 	responseBytes = 512 << 10
 )
 
-// errUnreachable is returned if no node of the source responds as its active.
+// errUnreachable is returned if no node of the other pair responds as its active.
 var errUnreachable = errors.New("no active node of the other pair responds")
 
 // DialOptions returns the options for connections to other pairs: TLS credentials from files, and a token from secrets.

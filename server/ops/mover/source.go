@@ -26,7 +26,7 @@ import (
 
 const readMessages = 10_000
 
-// isSource returns an error if this pair has another name, because a request was sent to an outdated address.
+// isSource returns an error if this pair has another name. This happens if a request was sent to an outdated address.
 func (m *Manager) isSource(pair string) error {
 	if pair != m.o.Pair {
 		return fmt.Errorf("%w: this pair is %s, not %s", fleet.ErrUnavailable, m.o.Pair, pair)
@@ -85,7 +85,7 @@ func (m *Manager) Source(req *pb.GetMoveSourceRequest) (*pb.GetMoveSourceRespons
 	return resp, nil
 }
 
-// Messages sends the live messages of a queue.
+// Messages sends the live messages of a queue, beginning with the requested sequence.
 func (m *Manager) Messages(
 	ctx context.Context, req *pb.PullMessagesRequest, send func(*pb.PullMessagesResponse) error,
 ) error {
@@ -202,7 +202,7 @@ func (m *Manager) Digests(ctx context.Context, epoch uint64) (*pb.GetMoveDigests
 	return resp, nil
 }
 
-// Unfence removes the fence of a move. The target has canceled the import.
+// Unfence removes the fence of a move. The target must have canceled the import.
 func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) error {
 	p, _, err := m.active()
 	if err != nil {
@@ -223,7 +223,7 @@ func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) err
 
 func unfence(ctx context.Context, p *replication.Primary, epoch uint64) error {
 	// After this record, each publish stream has the results of all its requests that were refused because of the fence.
-	// It refuses later ones too, so that the order of the messages does not change.
+	// The stream also refuses its later requests, so that the order of the messages does not change.
 	if err := barrier(ctx, p); err != nil {
 		return err
 	}
@@ -242,8 +242,9 @@ func barrier(ctx context.Context, p txn.Committer) error {
 	return nil
 }
 
-// Drop deletes the fenced queues of a move. The target has taken them, and has changed the directory. The copy of this
-// node must contain that change, so that requests for the queues are answered with the new owner.
+// Drop deletes the fenced queues of a move. The target must have taken them and changed the directory. Drop first
+// waits until the copy of the directory at this node contains that change, so that the responses to requests for the
+// queues contain the new owner. If this takes longer than findTimeout, the error wraps fleet.ErrUnavailable.
 func (m *Manager) Drop(ctx context.Context, req *pb.DropMovedRequest) error {
 	p, d, err := m.active()
 	if err != nil {

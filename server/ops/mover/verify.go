@@ -18,8 +18,8 @@ import (
 
 // Messages do not change, so the target compares them while the source serves the queues: the source returns the live
 // sequences of a part of a queue and the digest of their messages, and the target reads the same messages from its
-// store. It has all of them, because a message cannot become live again. The positions are kept in memory: after a
-// restart, all messages are compared again. After the fence, only the rest is compared, and the state.
+// store. The target has all of them, because a message cannot become live again. The positions are kept in memory:
+// after a restart, all messages are compared again. After the fence, only the rest is compared, and the state.
 
 // digestBytes is the approximate size of the messages in one request for a digest.
 const digestBytes = 8 << 20
@@ -63,7 +63,7 @@ func (m *Manager) Prepare(ctx context.Context, req *pb.PrepareFenceRequest) (*pb
 	return &pb.PrepareFenceResponse{}, nil
 }
 
-// prepare prepares the fence. It reports whether this may have taken some time.
+// prepare prepares the fence. It reports whether the source has written message IDs, which may have taken some time.
 func (t *transfer) prepare(ctx context.Context) (written bool, _ error) {
 	logged, err := t.logged()
 	if err != nil {

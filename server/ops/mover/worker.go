@@ -134,7 +134,7 @@ var errForgotten = errors.New("the source was removed from the fleet (lockstep f
 
 var errSuperseded = errors.New("a move with a higher epoch began first; try again")
 
-// drop deletes the intent of a move that this pair cannot execute.
+// drop deletes the intent of a move that has ended, or that this pair cannot execute.
 func (w *worker) drop(ctx context.Context, move fleet.Move) error {
 	if err := w.d.CancelMove(ctx, move.Epoch); err != nil {
 		return fmt.Errorf("fleet: %w", err)
@@ -256,7 +256,8 @@ func (t *transfer) check(source *pb.GetMoveSourceResponse, logged *queue.Move) e
 	return nil
 }
 
-// copy pulls and verifies messages until a pass is short, or the maximum number of passes is reached.
+// copy pulls and verifies messages until a pass is short, or the maximum number of passes is reached. It then
+// prepares the fence.
 func (t *transfer) copy(ctx context.Context) error {
 	prepared, last := false, maxPasses
 	for pass := 1; ; pass++ {

@@ -45,13 +45,13 @@ func Every(interval time.Duration, anchor time.Time) (*Plan, error) {
 }
 
 // Cron returns a plan for a cron expression in an IANA time zone; an empty zone is UTC. The expression has five
-// fields, or is @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of week are restricted,
-// a day that matches either of them matches.
+// fields, or is a descriptor such as @hourly, @daily, @weekly, @monthly or @yearly. If both day of month and day of
+// week are restricted, a day that matches either of them matches.
 //
-// If the hour field begins with *, there is an occurrence each time the clock of the zone matches. A skipped hour
-// then has no occurrences, and a repeated hour has its occurrences twice. With other expressions, each matching time
-// occurs once. In a repeated hour, that is the first time. If the clock skips the time, the occurrence is
-// immediately after the skipped period.
+// If the hour field begins with *, or the expression is @hourly, there is an occurrence each time the clock of the
+// zone matches. A skipped hour then has no occurrences, and a repeated hour has its occurrences twice. With other
+// expressions, each matching time occurs once. In a repeated hour, that is the first time. If the clock skips the
+// time, the occurrence is immediately after the skipped period.
 //
 // Cron returns ErrInvalid for an invalid expression or an unknown time zone.
 func Cron(expression, zone string) (*Plan, error) {
@@ -158,7 +158,8 @@ type Step struct {
 	// Skipped is the number of missed occurrences to skip before At, from FirstSkipped to LastSkipped.
 	Skipped                   uint64
 	FirstSkipped, LastSkipped time.Time
-	// Next is the time of the next occurrence if none is due now; zero if no occurrence follows.
+	// Next is the time of the next occurrence if none is due or missed; otherwise, and if no occurrence follows, it is
+	// zero.
 	Next time.Time
 }
 

@@ -104,7 +104,7 @@ func (l *lagLimit) confirm(primary *replication.Primary, epoch, n uint64) {
 	l.notify()
 }
 
-// measure updates the lag and returns it. applied is the LSN of the end of the primary's log.
+// measure updates the lag and returns it. applied is the LSN of the last record that this primary has applied.
 func (l *lagLimit) measure(primary *replication.Primary, st *queue.SiteState, applied uint64, now time.Time) Lag {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -45,7 +45,7 @@ type Options struct {
 	Supported func() error
 	// NotActive returns the error that clients receive from a node that is not active.
 	NotActive func() error
-	// Space returns an error if the disk has no space for a file of the given size.
+	// Space returns an error if the disk has no space for a file of the given size. Optional.
 	Space func(bytes uint64) error
 	// Changed is called after a change of the site's role or of the state of the other site.
 	Changed func()
@@ -148,8 +148,8 @@ func (m *Manager) Run(ctx context.Context) {
 
 type task func(ctx context.Context) (wait time.Duration)
 
-// taskFor returns the task of the current role, or nil if the role has none. The task is repeated until the role
-// changes.
+// taskFor returns the task of the current role. It returns nil if this node is not the active, or site.remote is not
+// set. The task is repeated until the role changes.
 func (m *Manager) taskFor(primary *replication.Primary, st *queue.SiteState) task {
 	switch {
 	case primary == nil || len(m.o.Remote) == 0:

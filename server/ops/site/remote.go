@@ -18,7 +18,8 @@ import (
 )
 
 const (
-	// requestTimeout limits a request for the state of the other site. The request is sent to all nodes of that site.
+	// requestTimeout limits a request to the other site, such as the request for its state, which is sent to all its
+	// nodes.
 	requestTimeout = 2 * time.Second
 	// maxLearned is the maximum number of addresses learned from the other site.
 	maxLearned = 8
