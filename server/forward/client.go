@@ -4,7 +4,7 @@
 // calls are those of clients that use a node through another protocol: AMQP or the console.
 //
 // A forwarded call has the rights that its client has at the receiving pair, never those of a node. A node does not
-// forward calls that it receives over gRPC: the Client follows NOT_OWNER.
+// forward calls that it receives over gRPC: it responds with NOT_OWNER, and the Client sends the call to the owner.
 package forward
 
 import (
@@ -48,7 +48,8 @@ type Options struct {
 	Caller func(ctx context.Context) (Caller, error)
 	// Pairs returns the other pairs of the fleet, without queue and epoch.
 	Pairs func() []*pb.NotOwner
-	// Wait is the maximum time for which a unary call waits until a node of another pair is active.
+	// Wait is the maximum time for which a unary call waits until a node of another pair is active. It also limits the
+	// wait for the owner of a queue, which is at most maxFence.
 	Wait time.Duration
 }
 

@@ -39,7 +39,7 @@ type pairConn struct {
 	closed    bool
 }
 
-// setAddresses replaces the addresses of the nodes.
+// setAddresses replaces the addresses of the nodes. An empty list has no effect.
 func (p *pairConn) setAddresses(addresses []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

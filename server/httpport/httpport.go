@@ -18,7 +18,8 @@ import (
 
 const stopLimit = 500 * time.Millisecond // maximum wait for requests in progress
 
-// Options configures Listen. A limit of 0 means no limit.
+// Options configures Listen. Connections and ConnectionsPerAddress are unlimited if they are 0. For the other limits,
+// 0 has the same meaning as in http.Server.
 type Options struct {
 	Address        string                                                          // host:port; port 0 selects a free port
 	Listen         func(ctx context.Context, address string) (net.Listener, error) // nil for a TCP port of the host
@@ -70,7 +71,8 @@ func (p *Port) Address() string { return p.listener.Addr().String() }
 func (p *Port) Close() { _ = p.listener.Close() }
 
 // Run serves requests until ctx ends. It then calls ending, which may be nil and must end long-running requests. It
-// waits up to stopLimit for requests in progress and returns nil. If the listener fails, Run returns an error.
+// waits up to stopLimit for requests in progress, closes the remaining connections, and returns nil. If the listener
+// fails, Run returns an error.
 func (p *Port) Run(ctx context.Context, ending func()) error {
 	stopped := make(chan struct{})
 	go func() {

@@ -30,7 +30,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// The client sends a ping if it has received no data for peerPing. A node that does not respond within
+// During a call, the client sends a ping if it has received no data for peerPing. A node that does not respond within
 // peerTimeout is unreachable.
 const (
 	peerPing    = 10 * time.Second // the minimum that gRPC accepts

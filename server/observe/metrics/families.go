@@ -107,7 +107,7 @@ func standbyFamilies() []family {
 	}
 }
 
-// followerFamilies returns metrics that are exported even while the active is unreachable.
+// followerFamilies returns the metrics of the standby role. They are exported even while the active is unreachable.
 func followerFamilies() []family {
 	copied := func(name, help string, read func(f *replication.FollowerStatus) float64) family {
 		return gaugeOf(name, whenCopies, help, nil, func(s *snapshot, put emitFunc) {

@@ -27,9 +27,9 @@ const (
 	WriteMark Operation = "write-mark"
 )
 
-// Latencies contains latency histograms. They are native histograms, with classic buckets for Prometheus servers
-// that do not request native histograms. An observation takes about 100 ns and does not allocate memory. One
-// observation is made per batch, not per message.
+// Latencies contains latency histograms. They are native histograms, with classic buckets for Prometheus servers that
+// do not request native histograms. An observation takes about 100 ns and does not allocate memory. Commits,
+// acknowledgements and log writes are observed once per batch, not per message.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer

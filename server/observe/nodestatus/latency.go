@@ -43,7 +43,7 @@ func (l *Latencies) Buckets() []LatencyBucket {
 	return out
 }
 
-// latencyBucket returns the index of the bucket for d. Below 8 µs, there is one bucket per microsecond.
+// latencyBucket returns the index of the bucket for d. Below 16 µs, there is one bucket per microsecond.
 func latencyBucket(d time.Duration) int {
 	us := uint64(max(d.Microseconds(), 0))
 	if us < latencySteps {

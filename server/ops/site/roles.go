@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// DefaultSwitchTimeout is the default limit of the wait for the last transaction in a planned switch.
+	// DefaultSwitchTimeout is the default limit of each wait for the replica in a planned switch: until its lag is
+	// small, and until it has applied the last transaction.
 	DefaultSwitchTimeout = 10 * time.Second
 	// maxSwitchLag is the maximum number of bytes that a replica may lack when a planned switch stops the primary.
 	maxSwitchLag = 1 << 20
@@ -38,9 +39,10 @@ type Switched struct {
 	Pause time.Duration
 }
 
-// Switch moves the primary role to the other site without loss of transactions. This site must be the primary. After
-// replication.ErrOutcomeUnknown, the other site may be the primary. After other errors, this site is still the primary,
-// unless its resume failed as well: then it stays stopped until resolve succeeds.
+// Switch moves the primary role to the other site without loss of transactions. This site must be the primary. If to
+// is not empty, it must be the name of the other site. After replication.ErrOutcomeUnknown, the other site may be the
+// primary. After other errors, this site is still the primary, unless its resume failed as well: then it stays
+// stopped until resolve succeeds.
 func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) (Switched, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -73,8 +75,8 @@ func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) 
 	return m.handOver(work, primary, address, timeout)
 }
 
-// awaitReplica waits until the replica at an address lacks at most maxSwitchLag bytes, so that the switch is
-// short.
+// awaitReplica waits until the replica at an address is connected and lacks at most maxSwitchLag bytes, so that the
+// switch is short.
 func (m *Manager) awaitReplica(ctx context.Context, address string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

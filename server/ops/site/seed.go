@@ -35,7 +35,7 @@ type SeedOptions struct {
 	Progress func(checkpoint.Progress)
 }
 
-// Seeded is the result of Seed.
+// Seeded is the result of Seed or Drill.
 type Seeded struct {
 	backup.Received
 

@@ -141,7 +141,7 @@ func (s *Service) PullSnapshot(
 	return apierror.ToStatus(s.m.serveSnapshot(ctx, req, stream.Send))
 }
 
-// untilClosing returns a context that ends when closing is closed, or when the returned function is called.
+// untilClosing returns a context that ends when ctx ends, closing is closed, or the returned function is called.
 func (s *Service) untilClosing(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	go func() {

@@ -7,7 +7,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Superseded reports whether the other site was promoted after this site became the primary.
+// Superseded reports whether the other site was promoted later than this site: it has the same lineage and a higher
+// epoch.
 func (s *Status) Superseded() bool { return s.Remote != nil && supersedes(s.Remote, &s.State) }
 
 // RemoteRole returns the last known role of the other site.

@@ -14,7 +14,7 @@ import (
 
 // Loss describes the transactions that a promotion would lose, at the time of a status.
 type Loss struct {
-	// Known is false if the replica has never received the end of the primary's log.
+	// Known is false if the active of the replica has not received the end of the primary's log since its start.
 	Known bool `json:"known"`
 	// Records and Bytes are the number and the approximate size of the records that were in the primary's log at HeardAt
 	// and are missing at the replica.
