@@ -18,7 +18,6 @@
 //
 // server/config reads the configuration, server/peerclient calls the other node, server/forward sends calls to other
 // pairs of a fleet, server/objectstore reads and writes S3 buckets, and server/httpport implements the HTTP ports.
-// Services are independent of each other.
 //
 // For a publish, server/api/queue validates the request, resolves names to numbers and encodes a transaction.
 // Replication commits the transaction, the store applies it, and the response is created from the result.

@@ -56,8 +56,8 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules after each change until ctx ends. After each reload, it writes a checkpoint.
-// Therefore a restarted node has the rules even before it applies its log.
+// watchAccess reloads the rules and writes a checkpoint after each change, until ctx ends. Because of the checkpoint,
+// a restarted node has the rules even before it applies its log.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()
@@ -84,8 +84,8 @@ const (
 	resetTimeout      = 10 * time.Second
 )
 
-// watchReset deletes all access rules when this node is active, if `lockstep access reset` has requested that. It
-// retries until it succeeds or ctx ends.
+// watchReset deletes all access rules and the replicated access mode when this node is active, if `lockstep access
+// reset` has requested that. It retries until it succeeds or ctx ends.
 func (n *node) watchReset(ctx context.Context) {
 	fsys := n.fs
 	marker := datadir.AccessReset(n.cfg.Data.Dir)

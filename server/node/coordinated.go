@@ -26,8 +26,8 @@ type measuredCoordinator struct {
 	latencies *metrics.Latencies
 }
 
-// took records the latency of a request and whether the coordinator responded. A conflict or a missing record
-// counts as a response.
+// took records the latency of a request and whether the request failed. A conflict or a missing record is not a
+// failure.
 func (c *measuredCoordinator) took(op metrics.Operation, start time.Time, err error) {
 	answered := err == nil || errors.Is(err, failover.ErrConflict) || errors.Is(err, failover.ErrNoRecord)
 	c.latencies.Coordinated(op, time.Since(start), answered)

@@ -22,8 +22,8 @@ import (
 type Environment struct {
 	// Listen binds the ports of the node for gRPC, AMQP, the console, the metrics and the voter.
 	Listen func(ctx context.Context, address string) (net.Listener, error)
-	// Dial connects to the other node, a voter, the etcd of a fleet, a trace collector or a token issuer. The error
-	// syscall.ECONNREFUSED means that no process listens at the address.
+	// Dial connects to the other node, a node of another pair or site, a voter, the etcd of a fleet, a trace collector
+	// or a token issuer. The error syscall.ECONNREFUSED means that no process listens at the address.
 	Dial func(ctx context.Context, address string) (net.Conn, error)
 	// Coordinator connects to the coordinator of the pair. It replaces the coordinator that coordinator.type
 	// selects. The node closes the connection.
@@ -35,7 +35,8 @@ type Environment struct {
 	// InProcess is called with the connection through which the console and the AMQP port call the node's services,
 	// after all services are registered. The connection is valid while the node serves.
 	InProcess func(grpc.ClientConnInterface)
-	// MoveStep is called before each step of a move of queues to this pair. If it returns an error, the step fails.
+	// MoveStep is called before each step of a move of queues that this node performs. If it returns an error, the step
+	// fails.
 	MoveStep func(ctx context.Context, step string) error
 }
 

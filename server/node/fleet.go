@@ -21,7 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 )
 
-// newFleet creates the client of the directory and the member of a fleet. Without fleet.pair, both are nil.
+// newFleet creates the client of the directory, the member of a fleet, and the mover. Without fleet.pair, they are
+// nil.
 func (n *node) newFleet() (err error) {
 	if n.cfg.Fleet.Pair == "" {
 		return nil
@@ -100,7 +101,7 @@ func (n *node) closeFleet() error {
 	return nil
 }
 
-// loadMeter measures the load of the pair between two calls.
+// loadMeter measures the load of the pair. The publish rate is the average since the previous call.
 type loadMeter struct {
 	n         *node
 	at        time.Time
@@ -135,8 +136,8 @@ func (n *node) capacity() uint64 {
 	return stats.DiskTotal
 }
 
-// fleetStatus returns the membership in a fleet, for the status, the conditions and the metrics. It returns nil if the
-// pair belongs to no fleet.
+// fleetStatus returns the membership in a fleet, for the status, the conditions and the metrics. It returns nil if
+// the pair belongs to no fleet and fleet.pair is not set.
 func (n *node) fleetStatus() *conditions.Fleet {
 	if n.fleet == nil {
 		st := query.Fleet(n.store)

@@ -24,9 +24,9 @@ const (
 	drainLimit     = 500 * time.Millisecond
 )
 
-// handOverBeforeStop switches over to an in-sync standby before the node stops. If that fails, the node stops
-// anyway, and the standby takes over as after a crash. If the store fails in the meantime, handOverBeforeStop
-// returns that error.
+// handOverBeforeStop switches over to an in-sync standby before the node stops, unless shutdown.handover is off or
+// the pair is paused. If the switchover fails, the node stops anyway, and the standby takes over as after a crash. If
+// the store fails in the meantime, handOverBeforeStop returns that error.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -62,7 +62,7 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 }
 
 // drainWithoutSuccessor drains a stopping active that has no successor. It rejects new publishes and answers the
-// publishes already accepted. After a store failure, it does nothing.
+// publishes already accepted. If the node stops because of a failure, it does nothing.
 func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {

@@ -24,7 +24,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// startArchive starts the log archiver if an archive is configured. It returns a function that stops the archiver.
+// startArchive prepares the encryption and the locations of backups, and starts the log archiver if wal.archive is
+// set. It returns a function that stops the archiver.
 func (n *node) startArchive() (stop func() error, err error) {
 	n.objects = objectstore.New(n.cfg.Backup.S3, n.cfg.Memory.Budget, n.log.Named("backup"))
 	if n.seal, err = objectstore.ParseRecipients(n.cfg.Backup.Recipients); err != nil {

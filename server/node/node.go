@@ -490,9 +490,9 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 	return result, nil
 }
 
-// awaitSwitchover requests a switchover and waits for the result until ctx ends. The end of ctx does not cancel
-// the switchover, and the monitor always receives its result. For example, a plan step stops waiting when this
-// node stops serving during the switchover.
+// awaitSwitchover requests a switchover and waits for the result until ctx ends. After the end of ctx, the switchover
+// continues for at most switchoverLimit, and the monitor always receives its result. For example, a plan step stops
+// waiting when this node stops serving during the switchover.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
 		result failover.SwitchoverResult

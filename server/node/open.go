@@ -163,8 +163,8 @@ func markedStandalone(fs vfs.FS, dir string) bool {
 	return !errors.Is(err, os.ErrNotExist)
 }
 
-// markStandalone marks a new data directory as that of a standalone node. It returns ErrStandaloneData for the
-// data directory of a pair, because the other node may serve the same queues.
+// markStandalone marks a new or restored data directory as that of a standalone node. It returns ErrStandaloneData
+// for the data directory of a pair, because the other node may serve the same queues.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	name := filepath.Join(dir, datadir.StandaloneName)
 	if _, err := fs.Stat(name); err == nil {

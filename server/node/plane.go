@@ -40,7 +40,7 @@ type dataPlane struct {
 	mu       sync.Mutex // guards the fields below
 	primary  *replication.Primary
 	follower *replication.Follower
-	ready    bool // the machine was notified of ActiveReady
+	ready    bool // primary has reported ActiveReady
 	serving  failover.ActiveConfig
 	idleCh   chan struct{} // closed while the node has neither role
 }

@@ -90,7 +90,7 @@ var (
 )
 
 // portTLS returns the TLS configuration of an HTTP port. It returns nil without TLS. Client certificates are
-// verified but optional, because probes and browsers may have none.
+// optional, because probes and browsers may have none. They are verified if a CA is configured.
 func portTLS(source *tlsfiles.Source) *tls.Config {
 	if source == nil {
 		return nil

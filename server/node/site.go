@@ -31,8 +31,8 @@ func (n *node) newSite() {
 	n.site.SetMaxLag(n.cfg.Site.MaxLag.Std())
 }
 
-// siteStatus returns the status of the site, for the status, the conditions and the metrics. It returns nil if the pair
-// has no sites.
+// siteStatus returns the status of the site, for the status, the conditions and the metrics. It returns nil without
+// site.name, unless the pair has a role in a group of sites.
 func (n *node) siteStatus() *conditions.Site {
 	if !n.site.Configured() {
 		return nil

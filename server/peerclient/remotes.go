@@ -53,8 +53,9 @@ func (r *Remotes) Close() {
 	clear(r.conns)
 }
 
-// Conn returns the connection to the node at an address. It replaces a connection that has failed: until its next
-// attempt succeeds, it would return the error of the last one. Errors: store.ErrClosed, and those of grpc.NewClient.
+// Conn returns the connection to the node at an address. It replaces a failed connection, because calls on that
+// connection would return the error of the last attempt until the next attempt succeeds. Errors: store.ErrClosed, and
+// those of grpc.NewClient.
 func (r *Remotes) Conn(address string) (*grpc.ClientConn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -15,7 +15,7 @@ import (
 
 const (
 	keyFileBytes = 64 << 10    // maximum size of a key file
-	keysFor      = time.Minute // interval at which the files are read
+	keysFor      = time.Minute // minimum interval between two reads of the files
 )
 
 // keysError is returned if keys are missing or cannot be read. It never contains a key.
@@ -39,7 +39,7 @@ func (o Options) credentials() (*credentials.Credentials, error) {
 	return credentials.New(&requiredKeys{Chain: credentials.Chain{Providers: from}}), nil
 }
 
-// keyFiles reads the files again every minute, so that keys can be replaced while the node runs.
+// keyFiles reads the files again after a minute, so that keys can be replaced while the node runs.
 type keyFiles struct {
 	o    Options
 	read time.Time

@@ -49,20 +49,21 @@ var ErrOptions = errors.New("invalid S3 settings")
 type Options struct {
 	Endpoint string // http:// or https:// URL; empty for AWS
 	Region   string // empty for AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
-	// PathStyle selects URLs of the form http://host/bucket/name. It is the default for servers other than AWS.
+	// PathStyle selects URLs of the form http://host/bucket/name. If it is false, the client selects the form by the
+	// endpoint: this form, except for AWS and a few other providers.
 	PathStyle bool
 	CA        string // file with the CAs for the server's certificate; if empty, the CAs of the system
 	// AccessKeyFile, SecretKeyFile and SessionTokenFile are the files with the keys. If they are empty, the keys are
 	// those in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN. If these are unset, the AWS shared
 	// credentials file is used and then, with the AWS endpoint, the IAM role of the host.
 	AccessKeyFile, SecretKeyFile, SessionTokenFile string
-	// PartBytes is the size of a part, at least MinPartBytes. For an object that would have too many parts, a larger
-	// size is used.
+	// PartBytes is the size of a part, at least MinPartBytes; 0 means DefaultPartBytes. For an object that would have
+	// too many parts, a larger size is used. If MemoryBytes requires it, a smaller size is used.
 	PartBytes   int64
-	Parallel    int   // maximum number of concurrent part uploads
+	Parallel    int   // maximum number of concurrent part uploads; 0 means DefaultParallel
 	MemoryBytes int64 // limit for the buffers of one upload, at least two parts; 0 means no limit
 	// RetryFor limits the time for which a request is retried if the server does not respond or reports a temporary
-	// error.
+	// error; 0 means DefaultRetryFor.
 	RetryFor time.Duration
 	Logger   *zap.Logger // may be nil
 }

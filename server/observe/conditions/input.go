@@ -52,8 +52,8 @@ type Input struct {
 
 	FailedSchedules []FailedSchedule
 
-	Site  *Site  // nil if the pair has no sites
-	Fleet *Fleet // nil if the pair belongs to no fleet
+	Site  *Site  // nil without site.name and without a role in a group of sites
+	Fleet *Fleet // nil if the pair belongs to no fleet and fleet.pair is not set
 
 	// CacheOnly reports whether the filesystem cannot bypass the page cache.
 	CacheOnly                 bool

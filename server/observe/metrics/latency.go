@@ -130,7 +130,8 @@ func (l *Latencies) Paused(d time.Duration) {
 	}
 }
 
-// Coordinated records the duration of a request to the coordinator, and whether the coordinator has responded.
+// Coordinated records the duration of a request to the coordinator. answered is false if the request failed; a
+// conflict or a missing record is not a failure.
 func (l *Latencies) Coordinated(op Operation, d time.Duration, answered bool) {
 	l.coordinator[op].Observe(d.Seconds())
 	if !answered {

@@ -38,9 +38,11 @@ type Node struct {
 	DiskLowWatermark uint64
 	Certificates     []conditions.Certificate
 	Activity         Activity
-	// Site is the role of the pair in a group of two sites. It is nil if the pair has no sites.
+	// Site is the role of the pair in a group of two sites. It is nil without site.name, unless the pair has a role in
+	// such a group.
 	Site *conditions.Site
-	// Fleet is the membership of the pair in a fleet. It is nil if the pair belongs to no fleet.
+	// Fleet is the membership of the pair in a fleet. It is nil if the pair belongs to no fleet and fleet.pair is not
+	// set.
 	Fleet *conditions.Fleet
 	// Console is the address of the node's console. It is empty without a console.
 	Console string
