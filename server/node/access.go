@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A
-// caller that sends this secret has operator rights.
+// peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A caller
+// that sends this secret is treated as the other node.
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // a metadata key, not a secret
 
 const peerPrincipal = "peer"

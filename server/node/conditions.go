@@ -42,8 +42,8 @@ func newConditionMonitor(n *node) *conditionMonitor {
 	return l
 }
 
-// run evaluates the conditions periodically, after each change of the role or the cluster record, and after wake,
-// until ctx ends.
+// run evaluates the conditions periodically, after each change of the failover status, and after wake, until ctx
+// ends.
 func (l *conditionMonitor) run(ctx context.Context) {
 	var running sync.WaitGroup
 	defer running.Wait()

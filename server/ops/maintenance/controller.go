@@ -65,9 +65,9 @@ func (m *Manager) drive(ctx context.Context) {
 	}
 }
 
-// waitForRetry waits for delay after a failed step of plan id. It waits shorter if the role changes, or if the plan
-// ends or is replaced. It ignores other changes of internal entries, because the recorded failure is itself such a
-// change. It returns false if ctx has ended.
+// waitForRetry waits for delay after a failed step of plan id. It returns earlier if the failover status changes, or
+// if the plan ends or is replaced. It ignores other changes of internal entries, because the recorded failure is
+// itself such a change. It returns false if ctx has ended.
 func (m *Manager) waitForRetry(
 	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
 ) bool {

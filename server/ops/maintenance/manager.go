@@ -136,9 +136,9 @@ func (m *Manager) wait(ctx context.Context, changed, entries <-chan struct{}, li
 
 var errLeft = errors.New("this node is no longer active")
 
-// servingContext returns a context that ends when this node stops serving. If keep is not nil, it is called immediately
-// and after each change of the node's role or of the internal entries. If it returns an error, the context ends with
-// that error as its cause. The caller must call stop.
+// servingContext returns a context that ends when this node stops serving. If keep is not nil, it is called
+// immediately and after each change of the failover status or of the internal entries. If it returns an error, the
+// context ends with that error as its cause. The caller must call stop.
 func (m *Manager) servingContext(ctx context.Context, keep func() error) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	entries, unwatch := query.WatchMeta(m.store)

@@ -241,8 +241,8 @@ func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	return m.store.Maintenance().DropOld()
 }
 
-// FlushArchive archives this node's log up to its current end. It returns the location and the status of the archive,
-// or ErrNoArchive.
+// FlushArchive archives all records that this node has applied before the call. It returns the location and the
+// status of the archive, or ErrNoArchive.
 func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.ArchiveStatus, err error) {
 	a := m.o.Archiver
 	if a == nil {

@@ -16,8 +16,7 @@ import (
 
 // Node provides the role and the failover operations of the node of a Manager.
 type Node interface {
-	// Pair returns the failover status. Changed returns a channel that is closed when the role or the cluster record
-	// changes.
+	// Pair returns the failover status. Changed returns a channel that is closed at the next change of that status.
 	Pair() failover.Status
 	Changed() <-chan struct{}
 	// Alone reports whether the node belongs to no pair.

@@ -127,8 +127,9 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 	}
 }
 
-// Digest waits for the record atLSN and hashes this node's content at exactly that record. If atLSN is 0, it
-// hashes the current content. It returns store.ErrPast if this node has already applied later records.
+// Digest waits for the record atLSN, for at most verifyHeld, and hashes this node's content at exactly that record.
+// If atLSN is 0, it hashes the current content. It returns store.ErrPast if this node has already applied later
+// records.
 func (m *Manager) Digest(ctx context.Context, atLSN uint64) (checkpoint.Digest, error) {
 	if atLSN == 0 {
 		return digestAt(ctx, m.store, store.ReadOptions{})

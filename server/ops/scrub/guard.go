@@ -172,9 +172,9 @@ func (g *Guard) Difference() string {
 	return g.differ
 }
 
-// DropDamaged acknowledges at most maxDropped corrupt messages of a queue, and returns their sequences. In a pair,
-// it acknowledges only messages that are corrupt on both nodes. If only is not empty, other sequences are ignored.
-// With dryRun, it only returns the sequences.
+// DropDamaged acknowledges at most maxDropped corrupt messages of a queue, and returns their sequences. In a pair, it
+// acknowledges only messages of which the other node is known to have no intact copy. If only is not empty, other
+// sequences are ignored. With dryRun, it only returns the sequences.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {

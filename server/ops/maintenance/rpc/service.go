@@ -222,7 +222,7 @@ func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOl
 	return &pb.DropOldResponse{Bytes: n}, nil
 }
 
-// FlushArchive archives the log of this node up to its current end.
+// FlushArchive archives all records that this node has applied before the call.
 func (s *Service) FlushArchive(
 	ctx context.Context, _ *pb.FlushArchiveRequest,
 ) (*pb.FlushArchiveResponse, error) {
