@@ -35,10 +35,11 @@
 //
 // # Moves
 //
-// The logs of the source and the target determine the progress of a move (decision 0038). BeginMove writes the intent,
-// with the epoch of the move. The entries do not change until FinishMove, after the target has taken the queues. Until
-// then, the entry of the source also reserves the name while the queue is fenced or incoming. An intent has no effect
-// on ownership: a lost one is written again (RestoreMove), and FinishMove and Rebuild do not need it.
+// The logs of the source and the target determine the progress of a move (decision 0038). BeginMove writes the
+// intent, with the epoch of the move. The entries do not change until FinishMove, after the target has taken the
+// queues. Until then, the entry of the source also reserves the name while the queue is fenced or incoming. An intent
+// has no effect on ownership: a lost intent is written again (RestoreMove), and FinishMove and Rebuild do not need
+// the intent.
 //
 // # Lost and restored directories
 //

@@ -28,9 +28,9 @@ type Forgotten struct {
 	Queues int
 	// Moves are the epochs of the moves to the pair, in order. Their intents were deleted.
 	Moves []uint64
-	// Waiting are the epochs of the moves from the pair that have not ended, in order. The entries of their queues remain,
-	// because a target may have taken the queues. The targets end these moves; then Forget must be called again. If it is
-	// empty, the pair is removed.
+	// Waiting are the epochs of the moves from the pair that have not ended, in order. The entries of their queues
+	// remain, because a target may have taken the queues. The targets end these moves; then Forget must be called again.
+	// The registration of the pair is deleted only if Waiting is empty.
 	Waiting []uint64
 }
 
@@ -53,9 +53,10 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 // pair have not ended (Forgotten.Waiting), the pair and the entries of these queues remain, and Forget must be called
 // again later. It can also be called again after an error.
 //
-// It also works during a rebuild, which then does not wait for the pair. The ID of the pair remains in the directory,
-// so that the pair cannot change the directory again: it can neither create queues nor join. If the pair is started
-// again, it serves the queues in its log until it has loaded the directory.
+// It also works during a rebuild. The rebuild then waits for the pair only if the argument pairs of Rebuild contains
+// its name. The ID of the pair remains in the directory, so that the pair cannot change the directory again: it can
+// neither create queues nor join. If the pair is started again, it serves the queues in its log until it has loaded
+// the directory.
 //
 // For each move to the pair, the source assigns the fenced queues to itself again (Reclaim).
 //

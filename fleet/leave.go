@@ -13,9 +13,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Leave ends the registration of this pair: it deletes the pair, its load, and its entries and placement groups
-// without queues. If no other pair is registered, it deletes the directory with all entries. Then the caller commits
-// the end of the membership in the log (txn.FleetLeave), in the same term.
+// Leave ends the registration of this pair: it deletes the pair, its load, its entries and its placement groups. If
+// no other pair is registered, it deletes the directory with all entries. Then the caller commits the end of the
+// membership in the log (txn.FleetLeave), in the same term.
 //
 // Leave calls queues at most twice. As for Rebuild, queues must wait for creations in progress before it lists the
 // queues. Before the second call, assignments to this pair stop. If queues lists any queue while another pair is
@@ -125,7 +125,7 @@ type registration struct {
 	revision int64  // mod revision
 }
 
-// same compares a registration. Its revision differs from that of an earlier one with the same value.
+// same compares a registration, including its mod revision: an earlier registration may have had the same value.
 func (r *registration) same(key string) []clientv3.Cmp {
 	if r.raw == "" {
 		return []clientv3.Cmp{same(key, "")}

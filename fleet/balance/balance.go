@@ -248,7 +248,7 @@ func (s *state) target(u *unit) (best int, _ Reason) {
 	return 0, reason
 }
 
-// next returns the next group to move, and its target. Without one, the group is nil.
+// next returns the next group to move, and its target. If there is no further move, the group is nil.
 func (s *state) next(threshold float64) (reason Reason, _ *unit, to int) {
 	parts := s.parts()
 	slices.SortStableFunc(parts, func(a, b part) int { return cmp.Compare(b.spread(s), a.spread(s)) })

@@ -259,8 +259,8 @@ type node struct {
 	fleetClient *clientv3.Client // nil without fleet.pair
 	authn       *authn.Authn
 
-	// serverOptions and dialOptions configure TLS on the node's port and on connections to the other node. They are
-	// empty without TLS.
+	// serverOptions are the options of the node's gRPC server: TLS and tracing. dialOptions are the options of
+	// connections to the other node: TLS, the peer token and tracing.
 	serverOptions []grpc.ServerOption
 	dialOptions   []grpc.DialOption
 

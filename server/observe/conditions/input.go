@@ -95,7 +95,8 @@ type Prepared struct {
 type Certificate struct {
 	// Use is "node", "etcd", "raft", "metrics", "console", "site" or "witness".
 	Use string
-	// CA reports whether File contains CA certificates, which verify certificates of other components.
+	// File is the path of the file or, for the witness, its address. CA reports whether File contains CA certificates,
+	// which verify certificates of other components.
 	File string
 	CA   bool
 	// Subject and Ends are the subject and the expiry time of the certificate in File that expires first.

@@ -206,8 +206,9 @@ func (m *Manager) release(name string) {
 	delete(m.jobs, name)
 }
 
-// RunJob runs a job immediately. It returns the run when it has ended or, for JobCompact, when the plan has
-// started. It must be called on the active. It returns ErrNoJob or ErrJobRuns. A failed run is not an error.
+// RunJob runs a job immediately. It returns the run when it has ended or, for JobCompact, when the plan has started.
+// It must be called on the active. It returns ErrNoJob if the job does not exist, and ErrJobRuns while a run of the
+// job is in progress on this node. A failed run is not an error.
 func (m *Manager) RunJob(ctx context.Context, name string) (Run, error) {
 	term, ok := m.node.Serving()
 	if !ok {
