@@ -47,7 +47,7 @@ type Member struct {
 	Addresses []string          `json:"addresses"`
 	State     State             `json:"state"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	// CapacityBytes is the size of the store's disk. 0: unknown. It has no effect on placements.
+	// CapacityBytes is the size of the filesystem of the store. 0: unknown. It has no effect on placements.
 	CapacityBytes uint64 `json:"capacity_bytes,omitempty"`
 }
 

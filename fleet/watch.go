@@ -16,7 +16,6 @@ import (
 
 const pageKeys = 10_000
 
-// newWatch creates the watch of the directory.
 func (d *Directory) newWatch() *etcdconn.Watch {
 	return etcdconn.NewWatch(etcdconn.WatchOptions{
 		Client: d.client, Prefix: d.prefix, RequestTimeout: d.opts.RequestTimeout, PageKeys: pageKeys, Get: d.get,
@@ -77,7 +76,6 @@ func (d *Directory) list(
 	return header, err
 }
 
-// applyEvents applies changes to the copy.
 func (d *Directory) applyEvents(events []*mvccpb.Event) {
 	d.update(func() {
 		for _, ev := range events {

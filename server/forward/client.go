@@ -46,7 +46,7 @@ type Options struct {
 	Dial func(address string) (Conn, error)
 	// Caller returns the caller. ctx is the context of one of its calls. After it has succeeded, the result is cached.
 	Caller func(ctx context.Context) (Caller, error)
-	// Pairs returns the other pairs of the fleet, without queue and epoch.
+	// Pairs returns the other pairs of the fleet, sorted by name, without queue and epoch.
 	Pairs func() []*pb.NotOwner
 	// Wait is the maximum time for which a unary call waits until a node of another pair is active. It also limits the
 	// wait for the owner of a queue, which is at most maxFence.

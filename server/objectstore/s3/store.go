@@ -237,8 +237,9 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts incomplete uploads in a folder that were started before the given time, which frees the storage of
-// their parts. If the time is zero, it aborts all incomplete uploads in the folder.
+// Sweep aborts incomplete uploads in a folder and its subfolders that were started before the given time, which frees
+// the storage of their parts. If the time is zero, it aborts all of them. It does nothing if the server cannot list
+// incomplete uploads.
 func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
@@ -263,7 +264,7 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-// Lock does nothing, because a bucket cannot be locked.
+// Lock returns a lock without effect, because a bucket cannot be locked. exclusive is false.
 func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
 // Available returns math.MaxUint64, because a bucket has no size limit.

@@ -12,7 +12,7 @@ import (
 // state stops writes or loses messages.
 const settle = 2 * time.Second
 
-// All returns the definitions of all kinds, in the order of docs/how-to/respond-to-conditions.md.
+// All returns the definitions of all kinds, grouped by subject.
 func All() []Definition {
 	return slices.Concat(ofTheStandby(), ofTheRole(), ofIdentity(), ofTheCoordinator(), ofOperations(), ofSites(),
 		ofFleets(), ofJobs(), ofTheDisk(), ofTheContent(), ofTheMachine())

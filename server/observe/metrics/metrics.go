@@ -49,7 +49,7 @@ const (
 
 // Extra contains data that only the metrics export.
 type Extra struct {
-	// DiskLow reports whether the free disk space is below disk.low-watermark.
+	// DiskLow reports whether the available space of the store is below disk.low-watermark (store.Room.Low).
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.

@@ -64,8 +64,8 @@ func distinct(put emitFunc) emitFunc {
 	}
 }
 
-// All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md is
-// generated from the result.
+// All returns all exported metrics except those of the Go runtime and the process. docs/reference/metrics.md contains
+// them in a table.
 func All() []Metric {
 	var out []Metric
 	for _, f := range families() {

@@ -34,7 +34,7 @@ type Node struct {
 	Plan        *maintenance.Plan
 	// Conditions contains the raised conditions, most severe first.
 	Conditions []conditions.Condition
-	// DiskLowWatermark is the free disk space, in bytes, below which publishes are refused.
+	// DiskLowWatermark is the current value of disk.low-watermark, in bytes.
 	DiskLowWatermark uint64
 	Certificates     []conditions.Certificate
 	Activity         Activity
@@ -64,7 +64,7 @@ type Activity struct {
 	Consumers, Connections int
 	// Commits is the histogram of the commit latencies of batches.
 	Commits []LatencyBucket
-	// Memory is the memory that the process has obtained from the system, in bytes. MemoryBudget is the configured
-	// budget.
+	// Memory is the memory that the Go runtime has obtained from the system and not released, in bytes. MemoryBudget is
+	// the configured budget.
 	Memory, MemoryBudget uint64
 }

@@ -230,8 +230,8 @@ func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error)
 	return ShrinkResult{FileBytesBefore: r.FileBytesBefore, FileBytesAfter: r.FileBytesAfter}, cause(ctx, err)
 }
 
-// DropOld deletes the files that the last rewrite or installed snapshot of this node replaced. It returns their size
-// in bytes.
+// DropOld deletes the page file that the last rewrite or snapshot installation of this node replaced. It returns the
+// size of the file in bytes; 0 if the file does not exist.
 func (m *Manager) DropOld(ctx context.Context) (uint64, error) {
 	_, op, err := m.begin(ctx, opDropOld, "", nil)
 	if err != nil {

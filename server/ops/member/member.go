@@ -335,8 +335,8 @@ func notOwner(queue string, owner fleet.Owner) error {
 	return &apierror.NotOwnerError{Queue: queue, Pair: owner.Pair, Addresses: owner.Addresses, Epoch: owner.Epoch}
 }
 
-// unavailable returns an error of the directory for a client. The client retries the request, unless the request is
-// invalid.
+// unavailable converts an error of the directory to the error for a client. Unless the client must not retry the
+// request, or the error is more specific, the result wraps fleet.ErrUnavailable.
 func unavailable(err error) error {
 	switch {
 	case errors.Is(err, fleet.ErrUnavailable), errors.Is(err, fleet.ErrLost), errors.Is(err, fleet.ErrRestored),

@@ -54,7 +54,7 @@ const (
 	// pacedPasses is the number of passes in which both pairs slow down the copy in favor of their clients. Later passes
 	// are faster, so that the copy ends.
 	pacedPasses = 2
-	// preparedPasses is the maximum number of passes after PrepareFence has written something.
+	// preparedPasses is the maximum number of passes after PrepareFence has written a checkpoint.
 	preparedPasses = 3
 	// retryInterval is the interval between attempts after a failure, and retryFenced that while the queues are fenced.
 	retryInterval = time.Second

@@ -43,7 +43,8 @@ func (m *Manager) MessageDigests(
 	return &pb.DigestMessagesResponse{Lengths: d.Lengths, Sha256: d.SHA256[:], Next: d.Next}, nil
 }
 
-// Prepare writes the message IDs of queues that will be fenced.
+// Prepare writes a checkpoint if one of the queues that will be fenced has many message IDs that are not in the page
+// file yet.
 func (m *Manager) Prepare(ctx context.Context, req *pb.PrepareFenceRequest) (*pb.PrepareFenceResponse, error) {
 	if _, _, err := m.active(); err != nil {
 		return nil, err
@@ -56,14 +57,14 @@ func (m *Manager) Prepare(ctx context.Context, req *pb.PrepareFenceRequest) (*pb
 		if err != nil {
 			return nil, fmt.Errorf("prepare the fence: %w", err)
 		}
-		if written { // for all queues
+		if written { // a checkpoint contains all queues
 			return &pb.PrepareFenceResponse{Written: true}, nil
 		}
 	}
 	return &pb.PrepareFenceResponse{}, nil
 }
 
-// prepare prepares the fence. It reports whether the source has written message IDs, which may have taken some time.
+// prepare prepares the fence. It reports whether the source has written a checkpoint, which may have taken some time.
 func (t *transfer) prepare(ctx context.Context) (written bool, _ error) {
 	logged, err := t.logged()
 	if err != nil {

@@ -38,7 +38,7 @@ type Lag struct {
 	Age, Limit time.Duration
 }
 
-// sample is an end of the primary's log.
+// sample is the end of the primary's log at a time.
 type sample struct {
 	end uint64
 	at  time.Time

@@ -30,8 +30,8 @@ type retained struct {
 	timer  *time.Timer             // nil while a stream uses it
 }
 
-// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. The retention for
-// the previous snapshot ends. It returns the retained log.
+// begin retains the log after a record for the transfer of a snapshot. cancel ends the transfer. begin ends the
+// retention for the previous snapshot, and returns the retained log.
 func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCauseFunc) *retained {
 	k := &retained{hold: hold, after: after, cancel: cancel}
 	r.mu.Lock()
@@ -44,7 +44,7 @@ func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCau
 	return k
 }
 
-// resume takes over the retained log for a replica that has the record at a position. It returns nil if no log is
+// resume takes over the retained log for a replica that continues after a position. It returns nil if no log is
 // retained for that replica. During the transfer of a snapshot, it also returns nil, because a connected replica is
 // not the receiver of the snapshot.
 func (r *retention) resume(at lsn.Position) *retained {

@@ -34,7 +34,7 @@ var errPassed = errors.New("replica is at another transaction than the primary")
 
 // Verify compares the rolling digests of both sites at the same transaction. A primary forwards the call to its
 // replica. If local is set, the call is not forwarded, so this site must be the replica. Verify returns ErrRole,
-// ErrUnreachable, ErrDiverged and ErrNotCompared.
+// ErrUnreachable, ErrDiverged, ErrNotCompared or, on a node that is not active, the error of Options.NotActive.
 func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesResponse, error) {
 	if _, err := m.active(); err != nil {
 		return nil, err

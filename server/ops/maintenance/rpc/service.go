@@ -213,7 +213,7 @@ func (s *Service) ListBackups(
 	return resp, nil
 }
 
-// DropOld removes the files replaced by the last rewrite or installed snapshot of this node.
+// DropOld deletes the page file that the last rewrite or snapshot installation of this node replaced.
 func (s *Service) DropOld(ctx context.Context, _ *pb.DropOldRequest) (*pb.DropOldResponse, error) {
 	n, err := s.manager.DropOld(ctx)
 	if err != nil {
