@@ -27,7 +27,7 @@ import (
 )
 
 const (
-	// DefaultThreshold is the default of Options.Threshold.
+	// DefaultThreshold is the default of the CLI for Options.Threshold.
 	DefaultThreshold = 10
 	// MinRate is the number of published messages per second below which the publish rates of a fleet are ignored.
 	MinRate = 1000

@@ -28,8 +28,8 @@ const (
 )
 
 // Latencies contains latency histograms. They are native histograms, with classic buckets for Prometheus servers that
-// do not request native histograms. An observation takes about 100 ns and does not allocate memory. Commits,
-// acknowledgements and log writes are observed once per batch, not per message.
+// do not request native histograms. An observation takes about 100 ns and does not allocate memory. Commits and
+// acknowledgements are observed once per batch, and log writes once per write, not per message.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer

@@ -301,8 +301,8 @@ func (m *Manager) blocked(name string) bool {
 	return false
 }
 
-// Moves returns the unfinished moves of the fleet, and the last ended moves to this pair, in the order of their epochs.
-// current is false if moves to other pairs may be missing.
+// Moves returns the unfinished moves of the fleet, and the last moves to this pair that have ended since this node
+// became the active, in the order of their epochs. current is false if moves to other pairs may be missing.
 func (m *Manager) Moves() (moves []Progress, current bool) {
 	all := map[uint64]Progress{}
 	if d := m.o.Member.Directory(); d != nil {

@@ -202,7 +202,8 @@ func (m *Manager) Digests(ctx context.Context, epoch uint64) (*pb.GetMoveDigests
 	return resp, nil
 }
 
-// Unfence removes the fence of a move. The target must have canceled the import.
+// Unfence removes the fence of a move. If there is no such fence, it prevents a later fence with the same epoch. The
+// target must have canceled the import.
 func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) error {
 	p, _, err := m.active()
 	if err != nil {

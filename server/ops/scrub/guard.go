@@ -48,8 +48,8 @@ type Options struct {
 	Peers    *peerclient.Peers
 	// Serving provides the session in which transactions are committed.
 	Serving *session.Current
-	// Resync replaces the node's store with a snapshot of the active. It returns false if this node does not follow
-	// an active.
+	// Resync starts to replace the node's store with a snapshot of the active. It returns false if this node does not
+	// follow an active.
 	Resync func(cause error) bool
 	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error

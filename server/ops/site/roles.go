@@ -457,8 +457,9 @@ type Demoted struct {
 	Upstream lsn.Position
 }
 
-// Demote makes this pair the replica of the other site. It fails if this pair has transactions that the primary
-// lacks. A former primary saves these transactions to a file (apierror.LostError).
+// Demote makes this pair the replica of the other site. address is the address of a node of that site, in addition to
+// site.remote; it may be empty. It fails if this pair has transactions that the primary lacks. A former primary saves
+// these transactions to a file (apierror.LostError).
 func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	primary, err := m.active()
 	switch {
