@@ -64,7 +64,7 @@ type Input struct {
 	// AuthError describes authentication failures. KeysError describes why the keys of the token issuer are
 	// unavailable.
 	AuthError, KeysError string
-	Unrestricted         bool // all clients have all rights, because there are no access rules
+	Unrestricted         bool // all clients have all rights: no access rule exists, and access.mode is open
 	// Certificates contains the certificate files in use. Credentials contains the certificates, keys and secrets
 	// that could not be loaded.
 	Certificates []Certificate

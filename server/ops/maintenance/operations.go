@@ -25,8 +25,9 @@ import (
 
 var _ Operations = (*Manager)(nil)
 
-// Scan reads a snapshot of this node's page file and recommends a page size of at most maxPageSize. It runs online.
-// If maxPageSize is 0, the limit is the pair's setting PageSizeMax, and the recommendation is stored for the pair.
+// Scan reads a snapshot of this node's page file and recommends a page size: at most maxPageSize, or the current page
+// size. It runs online. If maxPageSize is 0, the limit is the pair's setting PageSizeMax, and the recommendation is
+// stored for the pair.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {

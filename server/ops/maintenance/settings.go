@@ -14,7 +14,8 @@ import (
 
 // Defaults contains the values of a node's configuration.
 type Defaults struct {
-	// PageSizeMax is the maximum page size, in bytes, that a scan recommends.
+	// PageSizeMax is the maximum page size, in bytes, that a scan recommends, unless it recommends the current page
+	// size.
 	PageSizeMax int
 	// ResizeOnStartup and CompactOnStartup request an operation on this node only. The operation is executed once
 	// each time the setting is enabled.

@@ -84,7 +84,7 @@ type Options struct {
 	// Step is called before each step of a move that this node performs. If it returns an error, the step fails. It is
 	// for tests, and optional.
 	Step func(ctx context.Context, step string) error
-	// Paused is called with the pause of each move to this pair. Optional.
+	// Paused is called with the pause of a move to this pair after the pair has taken the queues. Optional.
 	Paused func(time.Duration)
 	Logger *zap.Logger
 }

@@ -151,8 +151,8 @@ type Change struct {
 	Node string
 }
 
-// Change changes settings of one or both nodes. It must be called on the active. If one of the values is invalid
-// (apierror.ErrInvalid), nothing is changed.
+// Change changes settings of one or both nodes. It must be called on the active, unless it changes only min-in-sync.
+// If one of the values is invalid (apierror.ErrInvalid), nothing is changed.
 func (s *Settings) Change(ctx context.Context, c Change) error {
 	node, err := s.target(&c)
 	if err != nil {
