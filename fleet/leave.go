@@ -21,15 +21,15 @@ import (
 // queues. Before the second call, assignments to this pair stop. If queues lists any queue while another pair is
 // registered, the error wraps ErrOwnsQueues, and the pair remains registered. The other errors are those of Assign,
 // and ErrPairExists if another pair has the same name. If etcd does not respond, Leave may have been executed in
-// part. In this case, no queues are assigned to the pair until Leave is called again, or SetState or Join ends the
-// attempt.
+// part. In this case, no queues are assigned to the pair until Leave is called again, or SetState, Join or Rebuild
+// ends the attempt.
 //
 // A pair cannot leave during a move from or to it: the error wraps ErrMoving.
 //
 // After a crash of the node between Leave and the commit, the log still contains the membership, but the directory
-// lacks the pair. In this state, the pair cannot create queues: Assign chooses other pairs only. Reconcile and PutLoad
-// do not register the pair, and UpdateMember returns an error that wraps ErrNotMember. The operator either calls Leave
-// again, which then changes nothing, or Join to remain in the fleet.
+// lacks the pair. In this state, the pair cannot create queues: Assign chooses other pairs only. Reconcile and
+// PutLoad do not register the pair, and UpdateMember returns an error that wraps ErrNotMember. The operator either
+// requests Leave again, which then changes nothing, or Rebuild to remain in the fleet.
 //
 // If the fleet of this pair has no directory, or Forget has removed this pair, Leave deletes nothing. If the pair has
 // queues and its fleet has no directory, the error wraps ErrLost, because the fleet may have other pairs: either the

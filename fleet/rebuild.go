@@ -191,7 +191,8 @@ func (d *Directory) finishRebuild(
 	return waiting, err
 }
 
-// missing returns the other pairs that have not contributed to a rebuild.
+// missing returns the other pairs that have not contributed to a rebuild. A pair that is not registered, or has the
+// state joining or forgotten, counts only if pairs contains its name.
 func (d *Directory) missing(resp *clientv3.TxnResponse, number string, pairs []string) []string {
 	missing := map[string]bool{}
 	for _, name := range pairs {

@@ -121,7 +121,9 @@ func (f *finish) endMove(m Move, intents []*mvccpb.KeyValue) error {
 	return nil
 }
 
-// removalOf returns a comparison with the removal of the target of a move. registered is the pair with its name.
+// removalOf returns a comparison that fails if the record of the removal of the target changes. If the target was not
+// removed, the error wraps ErrLive. registered contains the registered pair with the name of the target, if any.
+// forgotten contains the records of removed pairs.
 func (d *Directory) removalOf(m Move, registered, forgotten []*mvccpb.KeyValue) (c clientv3.Cmp, _ error) {
 	named := false
 	if len(registered) > 0 {

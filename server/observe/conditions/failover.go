@@ -90,8 +90,8 @@ func waits(r failover.Role) bool {
 	}, r)
 }
 
-// releases returns the releases of the two nodes. differ is false if the releases are equal. The release that a node
-// announces takes precedence over the release in the cluster record.
+// releases returns the releases of the two nodes. differ is false if they are equal, or the cluster record does not
+// contain two nodes. The release that a node announces takes precedence over the release in the cluster record.
 func releases(st *failover.Status) (a, b string, differ bool) {
 	var seen []string
 	for _, n := range st.Record.Nodes {

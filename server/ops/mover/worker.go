@@ -293,7 +293,8 @@ func (t *transfer) logged() (queue.Move, error) {
 	return logged, nil
 }
 
-// pullAll pulls the messages of all queues that were published until the request.
+// pullAll pulls the messages that were published before the requests. It skips queues with a complete copy of the
+// messages.
 func (t *transfer) pullAll(ctx context.Context) error {
 	logged, err := t.logged()
 	if err != nil {

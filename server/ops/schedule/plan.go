@@ -32,7 +32,7 @@ type Plan struct {
 	anchor time.Time     // start of the first interval
 	cron   cron.Schedule // matches wall-clock times of zone, represented as times in UTC
 	zone   *time.Location
-	fixed  bool // the hour field does not begin with *
+	fixed  bool // the hour field does not begin with *, and the expression is not @hourly
 }
 
 // Every returns a plan with a fixed interval. The first occurrence is one interval after anchor. Every returns

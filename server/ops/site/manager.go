@@ -92,7 +92,8 @@ func New(o Options) *Manager {
 // applied.
 func (m *Manager) Activate(p *replication.Primary) { m.use(p) }
 
-// Deactivate records that this node is no longer the active.
+// Deactivate records that this node is no longer the active. It cancels the transfer of a snapshot to a replica, if one
+// is in progress, and releases the log that is retained for that replica.
 func (m *Manager) Deactivate() {
 	m.use(nil)
 	m.seed.drop(m.seed.last(), replication.ErrNotActive)

@@ -72,10 +72,11 @@ func (r *retention) suspend(k *retained) {
 	}
 }
 
-// release releases the log of k, unless a later stream has taken over the log.
+// release releases the log of k and cancels its transfer, if one is in progress. It does nothing if a later stream has
+// taken over the log.
 func (r *retention) release(k *retained) { r.drop(k, context.Canceled) }
 
-// drop is like release, but ends a transfer in progress with the given cause.
+// drop is like release, but with the given cause of the cancellation.
 func (r *retention) drop(k *retained, cause error) {
 	r.mu.Lock()
 	if k == nil || r.now != k {
