@@ -119,7 +119,7 @@ func (g *Guard) self() *pb.NodeVerification {
 	}
 }
 
-// readBoth scrubs both nodes, compares their content, and adds the results to resp.
+// readBoth scrubs both nodes, compares their content, and adds the result of the comparison to resp.
 func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed bool, resp *pb.VerifyResponse) error {
 	var both sync.WaitGroup
 	var mine, theirs error
