@@ -27,7 +27,7 @@ type Config struct {
 	Advertise   string      `key:"advertise" usage:"address at which clients and the other node reach this node, host:port; default: from listen"`
 	TLS         NodeTLS     `key:"tls"`
 	PeerToken   string      `key:"peer-token-file" usage:"file with secrets shared by the two nodes, one per line: the first is sent to the other node, all are accepted from it. For a pair without TLS or without client certificates"`
-	Insecure    bool        `key:"insecure" usage:"permit listening without TLS on addresses that other machines can reach, and site.remote without TLS or authentication"`
+	Insecure    bool        `key:"insecure" usage:"permit listening without TLS on addresses that other machines can reach, connections to another site without TLS, and nodes, sites and pairs that cannot authenticate each other"`
 	Auth        Auth        `key:"auth"`
 	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
@@ -110,7 +110,7 @@ type Etcd struct {
 	Username     string   `key:"username" usage:"etcd user"`
 	Password     string   `key:"password" usage:"password of the etcd user; prefer password-file or the environment"`
 	PasswordFile string   `key:"password-file" usage:"file with the password of the etcd user"`
-	DialTimeout  Duration `key:"dial-timeout" range:"10ms to 1m" usage:"timeout of one connection attempt to etcd"`
+	DialTimeout  Duration `key:"dial-timeout" range:"10ms to 1m" usage:"time limit of a connection attempt and of a background request to etcd"`
 	TLS          TLS      `key:"tls"`
 }
 
@@ -274,7 +274,7 @@ type Limits struct {
 	Outstanding         int  `key:"outstanding" range:"1 to 10000000" run:"pair" usage:"maximum number of unacknowledged messages per consumer, and its maximum credit"`
 	StreamInFlight      int  `key:"stream-in-flight" range:"1 to 1000000" run:"pair" usage:"maximum number of unanswered requests per publish stream"`
 	StreamInFlightBytes Size `key:"stream-in-flight-bytes" range:"1MiB to 1TiB" run:"pair" usage:"maximum bytes of unanswered requests per publish stream; at most an eighth of memory.budget"`
-	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget"`
+	PendingBytes        Size `key:"pending-bytes" range:"1MiB to 1TiB" usage:"maximum bytes of transactions queued for commit, over all clients; further requests wait in their connections. At most half of memory.budget, but at least one transaction of limits.transaction-bytes"`
 
 	Connections           int      `key:"connections" range:"16 to 1000000" run:"node" usage:"maximum number of connections from clients and the CLI; at most one per 64KiB of memory.budget, and within the limit of open files. Connections from the other node are reserved separately"`
 	ConnectionsPerAddress int      `key:"connections-per-address" range:"8 to 1000000" run:"node" usage:"maximum number of open connections per address (IPv6: per /64 network), and of connections that an address can open in 4s without a call; raise it if many clients use one proxy"`

@@ -22,8 +22,8 @@ const (
 	keyCoordinator = "coordinator.type"
 )
 
-// ErrInvalid is returned for invalid settings. The errors that wrap it contain the key, the source of the value
-// and the suggested action.
+// ErrInvalid is wrapped by all errors of this package for invalid settings. Their texts contain the keys and the
+// problems. The errors of Load also contain the source of each value.
 var ErrInvalid = errors.New("invalid configuration")
 
 // RegisterFlags adds a flag for each setting and a hidden flag for each former name. It also adds `--standalone`,
@@ -111,10 +111,10 @@ func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
 // Load merges the defaults, the YAML file at path, the environment (in the format of os.Environ) and the flags.
-// Later sources take precedence. An empty path means no file, and nil flags mean no flags. Load returns ErrInvalid
-// for unknown keys, values that cannot be parsed, and inconsistent values. Former names of settings cause only
-// warnings. An unknown LOCKSTEP_* variable also causes only a warning unless it resembles a setting, because
-// container platforms define variables automatically.
+// Later sources take precedence. An empty path means no file, and nil flags mean no flags. All errors wrap ErrInvalid,
+// for example those for an unreadable file, an unknown key, or an invalid value. Former names of settings cause only
+// warnings. An unknown LOCKSTEP_* variable also causes only a warning unless it resembles a setting, because container
+// platforms define variables automatically.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -149,7 +149,7 @@ func invalid(problems []string) error {
 	return fmt.Errorf("%w:\n  %s", ErrInvalid, strings.Join(problems, "\n  "))
 }
 
-// loader merges the sources. For each setting, it stores the last value, as written, and the source of that
+// loader merges the sources. For each setting, it stores the last value, not yet parsed, and the source of that
 // value.
 type loader struct {
 	config  Config

@@ -62,8 +62,8 @@ func RunningSettings() []Running {
 	return list
 }
 
-// FindRunning returns the setting with the given key. It returns ErrInvalid if the setting cannot be changed at
-// run time.
+// FindRunning returns the setting with the given key. The error wraps ErrInvalid if no such setting exists, or if it
+// cannot be changed at run time.
 func FindRunning(key string) (Running, error) {
 	list := RunningSettings()
 	if i := slices.IndexFunc(list, func(r Running) bool { return r.Key == key }); i >= 0 {
@@ -83,7 +83,7 @@ func FindRunning(key string) (Running, error) {
 	return Running{}, fmt.Errorf("%w: %s is not a setting%s", ErrInvalid, key, hint)
 }
 
-// Text formats the value of a setting as in the file. It returns "" for an unknown key.
+// Text formats the value of a setting as for its flag. It returns "" for an unknown key.
 func (c *Config) Text(key string) string {
 	for _, info := range fieldTable {
 		if info.key == key {
@@ -93,8 +93,8 @@ func (c *Config) Text(key string) string {
 	return ""
 }
 
-// With returns a copy of the settings with the given values. It returns ErrInvalid for a setting that cannot be changed
-// at run time, and for an invalid value or combination of values.
+// With returns a copy of the settings with the given values. The error wraps ErrInvalid for a setting that is unknown or
+// cannot be changed at run time, and for an invalid value or combination of values.
 func (c *Config) With(values map[string]string) (Config, error) {
 	next := *c
 	all := fields(&next)

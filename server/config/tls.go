@@ -24,14 +24,14 @@ const (
 	TLS12 = "1.2"
 )
 
-// NodeTLS configures TLS on the node's main listener, which serves clients, the CLI and the other node. It also
-// configures TLS on connections to the other node.
+// NodeTLS configures TLS on the node's main listener, which serves clients, the CLI and other nodes, and on the AMQP
+// listener. It also configures TLS on connections to other nodes.
 type NodeTLS struct {
 	Cert       string   `key:"cert" usage:"file with this node's certificate, for its port and for connections to the other node; enables TLS"`
 	Key        string   `key:"key" usage:"file with the key of the certificate"`
 	CA         string   `key:"ca" usage:"CA file for certificates of clients and of the other node"`
 	ClientAuth string   `key:"client-auth" range:"require, none" usage:"client certificates: require (issued by tls.ca) or none"`
-	MinVersion string   `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for the port, connections to the other node and to etcd, metrics.listen and console.listen"`
+	MinVersion string   `key:"min-version" range:"1.3, 1.2" usage:"minimum TLS version, 1.3 or 1.2, for listen, amqp.listen, metrics.listen and console.listen, and for connections to other nodes and to etcd; voters always use 1.3"`
 	PeerNames  []string `key:"peer-names" usage:"names (DNS, IP or URI) accepted in the other node's certificate; client certificates must not contain them. Default: the hosts that the two nodes advertise"`
 }
 

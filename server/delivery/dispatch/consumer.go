@@ -25,7 +25,7 @@ type Consumer struct {
 	unconfirmedBytes int // bytes delivered since the client's last message
 	counted          int // bytes of this consumer that the registry counts, see updateCount
 	// inFlight contains the assigned messages without an outcome. The value is the time at which Next returned the
-	// message, or 0 if Next has not returned it.
+	// message. It is 0 if Next has not returned the message, or if Detach has marked it as not delivered.
 	inFlight         map[uint64]moment
 	requestedConfirm uint64
 	confirmed        uint64
@@ -54,8 +54,8 @@ func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.acce
 
 // Event contains updates for a consumer's client.
 type Event struct {
-	// Messages are in order of sequence, except in queues with priorities. Redelivered, delayed, deferred and parked
-	// messages follow later ones.
+	// Messages are in order of sequence, except in queues with priorities. Messages that are redelivered, delayed,
+	// deferred or parked can follow messages with higher sequences.
 	Messages []Message
 	// Confirmed is the highest confirmation number for which all outcomes are committed, or 0 if it has not changed.
 	Confirmed uint64
@@ -70,10 +70,11 @@ type Event struct {
 	// Moved contains sequences of earlier PendingRejects that are no longer pending.
 	Moved []uint64
 	// Expired contains the sequences of messages that were removed from the consumer because their acknowledgement
-	// deadline has passed. The client must process Expired before Messages.
+	// deadline has passed. If another consumer of an exclusive queue becomes active as a result, Expired also contains
+	// the other messages in flight. The client must process Expired before Messages.
 	Expired []uint64
-	// Refused contains the sequences of acks and rejects that had no effect, because the message had been in Expired.
-	// Refused is reported no later than the confirmation of these outcomes.
+	// Refused contains the sequences of acks and rejects that had no effect, because the message was removed from the
+	// consumer before (see Expired). Refused is reported no later than the confirmation of these outcomes.
 	Refused []uint64
 	// AckTimeout is the new result of Consumer.AckTimeout, or nil if it has not changed.
 	AckTimeout *time.Duration
@@ -84,7 +85,8 @@ func (e *Event) empty() bool {
 		len(e.Moved) == 0 && len(e.Expired) == 0 && len(e.Refused) == 0 && e.AckTimeout == nil
 }
 
-// EnablePendingEvents enables Event.PendingRejects. Without it, a pending reject delays all later confirmations.
+// EnablePendingEvents enables Event.PendingRejects and Event.Moved. Without it, a pending reject delays all later
+// confirmations of the consumer.
 func (c *Consumer) EnablePendingEvents() {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -113,7 +115,8 @@ type Outcomes struct {
 	// Acks are acknowledged messages. They may include messages that are not in flight at this consumer, for example
 	// messages delivered before a failover.
 	Acks []Range
-	// Nacks are redelivered after NackDelay or, if NackDelay is nil, after the redelivery delay of their queue.
+	// Nacks are redelivered after NackDelay or, if NackDelay is nil, after the redelivery delay of their subscription.
+	// A message that has reached the delivery limit is dead-lettered instead.
 	Nacks     []Range
 	NackDelay *time.Duration
 	// Rejects are moved to the dead-letter queue. Without a dead-letter queue, they are discarded.
@@ -245,7 +248,8 @@ func (c *Consumer) takeUnsent() (unsent []uint64) {
 	return unsent
 }
 
-// Fail ends the consumer with an error, which Next returns.
+// Fail ends the consumer with an error, which Next returns. It has no effect if the consumer has ended with an error
+// before.
 func (c *Consumer) Fail(err error) {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -320,7 +324,7 @@ func (c *Consumer) takeOutbox() []Message {
 		taken++
 		c.outboxBytes -= len(m.Record)
 		if _, still := c.inFlight[m.Sequence]; !still {
-			continue // another client has acknowledged the message
+			continue // another client has settled the message
 		}
 		if d.expired(&m, &now) {
 			overdue = append(overdue, m.Sequence)

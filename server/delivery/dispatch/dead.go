@@ -205,8 +205,8 @@ func (d *dispatcher) keepDead(left []pendingDead, batch *settlement, reason *Ful
 	})
 }
 
-// postponeDead makes the dead messages of batch pending again, and notifies the consumers that rejected them. A
-// consumer without pending events receives its confirmation only when the messages are moved.
+// postponeDead makes the dead messages of batch pending again. It notifies the consumers with pending events that
+// rejected them. Other consumers receive their confirmations only when the messages are moved.
 func (d *dispatcher) postponeDead(batch *settlement) {
 	if len(batch.dead) == 0 && len(d.pending.dead) == 0 {
 		return
@@ -248,7 +248,7 @@ func (r *Registry) RecordFull(e *FullError) {
 	r.full[*e] = time.Now()
 }
 
-// Full returns the queues with pending dead letters, sorted by name.
+// Full returns the queues with pending dead letters, sorted by the names of the queue and its dead-letter queue.
 func (r *Registry) Full() (list []FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -34,7 +34,7 @@ type deadlines struct {
 	timeout time.Duration // ack_timeout of the subscription; 0 means no deadline
 	since   moment        // last change of timeout; messages then in flight count as delivered at that time
 	next    moment        // time of the next check; 0 if none is scheduled
-	timer   *time.Timer   // nil before the first check
+	timer   *time.Timer   // nil before the first check is scheduled
 }
 
 // consumerDeadlines is the deadline state of a consumer, guarded by dispatcher.mu.
@@ -48,7 +48,7 @@ type consumerDeadlines struct {
 	stalled  bool              // unsent messages were overdue, and Next has not been called since
 
 	expired, refused []uint64 // sequences for the next event
-	late             lateSet  // expired and not redelivered to the consumer; their outcomes are refused
+	late             lateSet  // expired and not redelivered to the consumer; their acks and rejects are refused
 }
 
 // lateSet contains the most recently expired sequences. The zero lateSet is empty.
@@ -115,7 +115,8 @@ func (c *Consumer) timeout() time.Duration {
 }
 
 // Extend sets the deadline of the given messages to the current time plus by. If by is 0, AckTimeout is used.
-// Extend ignores messages that are not in flight at the consumer. It has no effect without an AckTimeout.
+// Extend ignores messages that are not in flight at the consumer, and sets no deadline without an AckTimeout. It counts
+// as a request of the client: a silent consumer receives messages again.
 func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d := c.d
 	d.mu.Lock()
@@ -295,8 +296,8 @@ func (c *Consumer) addLate(sequences []uint64) {
 	c.deadlines.late.add(sequences, c.d.registry.limits.Load().Outstanding)
 }
 
-// passActive activates the next consumer of an exclusive queue if the active consumer is idle. It releases the
-// messages of the idle consumer, because only one consumer may process messages. The caller must hold d.mu.
+// passActive activates the next consumer of an exclusive queue that is not idle, if the active consumer is idle. It
+// releases the messages of the idle consumer, because only one consumer may process messages. The caller must hold d.mu.
 func (d *dispatcher) passActive() {
 	defer d.elect()
 	s, selects := d.order.(*selective)

@@ -10,7 +10,7 @@ import (
 
 const (
 	deferredBits = 12
-	// maxDeferredChunks limits the number of chunks of deferred messages of a subscription. A chunk uses 512 bytes.
+	// maxDeferredChunks limits the number of chunks of deferred messages of a subscription. A chunk uses about 512 bytes.
 	maxDeferredChunks = 1 << 14
 )
 

@@ -14,18 +14,18 @@
 //   - Only applied messages are visible (Source.Read returns nothing else), and nothing is delivered while paused
 //     (INV-2).
 //   - `confirmed` increases only after the transaction that contains the acks is committed.
-//   - A message that reached the delivery limit, or was rejected, is moved to the dead-letter queue. A reject is
-//     confirmed when the move is committed. While the dead-letter queue is full, the message remains in its queue
-//     without a consumer, and consumers that support it are notified.
-//   - A message that does not match the filter of its subscription is acknowledged instead of delivered. The
-//     acknowledgement is delayed, and requires that a consumer waits for messages.
+//   - A message that reached the delivery limit, or was rejected, is moved to the dead-letter queue, or discarded
+//     without one. A reject is confirmed when the move is committed. While the dead-letter queue is full, the message
+//     remains in its queue without a consumer, and consumers that support it are notified.
+//   - A message that does not match the filter of its subscription is acknowledged instead of delivered. Such messages
+//     are found only while a consumer has credit, and their acknowledgement is delayed.
 //   - A corrupt message is skipped, and read again every few seconds until it is readable or acknowledged.
 //   - Each message group has at most one message in flight (see groups).
 //   - An expired message is not delivered; server/delivery/expiry removes it.
 //   - A requeued message with a delay blocks only messages of its group.
 //   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
-//   - After its acknowledgement deadline, a message leaves its consumer, and its delivery is counted. Later outcomes of
-//     that delivery have no effect (INV-22, see deadline.go).
+//   - After its acknowledgement deadline, a message is removed from its consumer, and its delivery is counted. Later
+//     outcomes of that delivery have no effect (INV-22, see deadline.go).
 //   - While other work needs the CPU, the dispatchers may together use only a fraction of it, in turns (see
 //     throttle).
 //
@@ -94,7 +94,7 @@ type Source interface {
 	// is fixed when the queue is created. exclusive reports whether each subscription has a single active consumer,
 	// which can be altered.
 	Order(queue uint64) (prioritized, exclusive bool)
-	// NextSequence returns the sequence of the queue's next message.
+	// NextSequence returns the sequence of the queue's next message. It returns false if the queue does not exist.
 	NextSequence(queue uint64) (uint64, bool)
 	// MaxDeliveries returns the delivery limit of a subscription; 0 means no limit.
 	MaxDeliveries(key Key) uint64
@@ -149,11 +149,11 @@ type Limits struct {
 	// OutboxBytes is the approximate maximum number of bytes buffered for one consumer.
 	OutboxBytes int
 	// BufferedBytes limits the bytes buffered for all consumers; 0 means no limit. When half of it is used, each
-	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB. Therefore the total is at most
+	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB. Therefore the total is at most about
 	// BufferedBytes plus 16 KiB for each consumer and one batch for each subscription.
 	BufferedBytes int
-	// Busy reports whether other work needs the CPU that deliveries use; nil means never. It is called before each
-	// read, and must be safe for concurrent use.
+	// Busy reports whether other work needs the CPU that deliveries use; nil means never. It is called before and after
+	// each read, and must be safe for concurrent use.
 	Busy func() bool
 	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy returns true; 1 disables the
 	// limit. Deliveries may always use enough CPU to deliver each published message once.
@@ -164,12 +164,12 @@ type Limits struct {
 
 // Counters counts deliveries. It can be shared by successive registries.
 type Counters struct {
-	// Delivered and DeliveredBytes include redeliveries. Redelivered counts redelivered messages: those that a consumer
-	// nacked, and those requeued because a consumer was lost or their acknowledgement deadline had passed.
+	// Delivered and DeliveredBytes include redeliveries. Redelivered counts the redeliveries of messages that were
+	// nacked, or requeued because a consumer was lost or their acknowledgement deadline had passed.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
-	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
+	// AckExpired counts messages that were requeued because of an acknowledgement deadline (see Event.Expired).
 	AckExpired atomic.Uint64
 }
 
@@ -201,7 +201,7 @@ type Registry struct {
 	checkedAt      moment  // time of that call
 }
 
-// NewRegistry creates an empty registry. The caller must call Close.
+// NewRegistry creates an empty registry. The caller must call Close, or Stop and then Wait.
 func NewRegistry(source Source, settler Settler, limits Limits, logger *zap.Logger) *Registry {
 	if limits.Counters == nil {
 		limits.Counters = new(Counters)
@@ -367,7 +367,7 @@ func (r *Registry) Attached() int {
 	return r.consumers
 }
 
-// detached updates the limits after a consumer was removed. The dispatcher's lock must not be held.
+// detached updates the number of consumers after one was removed. The dispatcher's lock must not be held.
 func (r *Registry) detached() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -401,7 +401,7 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 // Activity is the activity of the consumers of a queue or subscription.
 type Activity struct {
 	Consumers uint32
-	// Delivered is the number of delivered messages. It restarts at 0 when the last consumer of a subscription
+	// Delivered is the number of delivered messages. The number of a subscription restarts at 0 when its last consumer
 	// detaches.
 	Delivered uint64
 }

@@ -421,8 +421,8 @@ func (d *dispatcher) readAgain(
 	return found, nil, nil
 }
 
-// redeliverRead redelivers messages. It skips the ranges in others, which were corrupt before and do not match the
-// filter. Messages that no consumer can accept now, and the messages in left, remain requeued.
+// redeliverRead redelivers messages. It acknowledges the ranges in others, which do not match the filter. Messages that
+// no consumer can accept now, and the messages in left, remain requeued.
 func (d *dispatcher) redeliverRead(messages []Message, left []uint64, others []Range) {
 	most := d.maxDeliveries(messages)
 	d.mu.Lock()

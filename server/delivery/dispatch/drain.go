@@ -11,8 +11,9 @@ type draining struct {
 }
 
 // Drain requests an Event with Drained = number. The event is sent when all messages that are now available to the
-// consumer are delivered, or when the credit is used up. The remaining credit is revoked. A later request replaces
-// an earlier request.
+// consumer are delivered, or when the consumer cannot accept more messages because its credit is used up or too many
+// messages are in flight. While the subscription is paused, no messages are available. The remaining credit is revoked.
+// A later request replaces an earlier request.
 func (c *Consumer) Drain(number uint64) {
 	d := c.d
 	next, ok := d.registry.source.NextSequence(d.key.Queue)

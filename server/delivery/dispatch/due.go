@@ -84,9 +84,9 @@ func (d *dispatcher) due(sequences []uint64) {
 	d.requeueDue(sequences)
 }
 
-// requeueDue requeues the messages that the read position has passed. Later reads return the other messages.
-// Messages that are in flight or buffered, or that have an outcome, are not requeued, because a read has already
-// returned them.
+// requeueDue requeues the messages that the read position has passed. Later reads return the other messages. If a read
+// has already returned a message, and the message is assigned to a consumer, waits for a retry or has an outcome,
+// requeueDue ignores it. It removes buffered messages from the buffer before it requeues them.
 func (d *dispatcher) requeueDue(sequences []uint64) {
 	passed := slices.DeleteFunc(slices.Clone(sequences), func(sequence uint64) bool {
 		_, later := d.delayed.at[sequence]

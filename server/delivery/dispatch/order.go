@@ -24,7 +24,8 @@ type order interface {
 	redeliverRead(messages []Message) (redelivered uint64)
 	// unread removes messages that were read and not assigned to a consumer. The caller requeues the messages.
 	unread(ranges []Range)
-	// passedAll reports whether all messages that existed when a consumer requested a drain have been read.
+	// passedAll reports whether all messages that existed when a consumer requested a drain have been read, and none of
+	// them must still be delivered to the consumer.
 	passedAll(c *Consumer) bool
 	// passed reports whether the read position is past a sequence. It must not be called during a read.
 	passed(sequence uint64) bool

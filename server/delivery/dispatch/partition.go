@@ -71,7 +71,7 @@ func (d *dispatcher) handOver() {
 
 // elected returns the consumer that must be active: of the consumers that are not idle, the one with the active ID. Of
 // several consumers with this ID, it is the last one, because the connection of the others may be lost. Without an ID,
-// it is the first consumer.
+// it is the first consumer that is not idle. If all consumers are idle, it is the first one.
 func (d *dispatcher) elected() *Consumer {
 	var ids []string
 	for _, c := range d.consumers {

@@ -132,8 +132,7 @@ func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	}
 }
 
-// settle commits one transaction at a time. Each transaction contains all outcomes collected during the previous
-// commit.
+// settle commits the outcomes that were collected during the previous commit, in one transaction if they fit.
 func (d *dispatcher) settle(ctx context.Context) {
 	for {
 		batch, idle := d.takePending()

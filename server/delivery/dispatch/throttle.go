@@ -80,7 +80,7 @@ func (t *throttle) isBusy() bool {
 	return false
 }
 
-// wait waits after a turn that delivered messages. others is the number of messages that the turn filtered out. wait
+// wait waits after a turn that has read messages. others is the number of messages that the turn filtered out. wait
 // returns early if ctx ends or other work no longer needs the CPU.
 func (t *throttle) wait(ctx context.Context, messages []Message, others int) {
 	if len(messages)+others == 0 || !t.isBusy() {

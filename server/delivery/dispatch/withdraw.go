@@ -6,7 +6,7 @@ import "slices"
 
 // Withdraw calls commit to remove messages from a subscription. It passes those of the given sequences that have
 // neither a consumer nor an uncommitted outcome. commit must return the sequences that it has removed. Deliveries of
-// the subscription pause during the call, so that no message is both acknowledged and removed.
+// the subscription pause during the call, so that no message is both delivered and removed.
 func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint64) (taken []uint64, err error)) error {
 	taken, err := commit(r.hold(key, sequences))
 	if err == nil {
@@ -61,10 +61,10 @@ func (d *dispatcher) hasConsumer(sequence uint64) bool {
 	})
 }
 
-// Seek calls commit to move a subscription, and blocks its deliveries and settlements until commit returns. If
-// commit returns nil, the consumers of the subscription end with ErrMoved. Otherwise the outcome is unknown, and the
-// consumers end with ErrClosed. Clients must then attach again and retry unconfirmed outcomes. commit must not
-// return before the outcome is certain or the registry is about to be closed.
+// Seek calls commit to move a subscription, and blocks its deliveries and settlements until commit returns. If commit
+// returns nil, the consumers of the subscription end with ErrMoved. If commit returns an error, they end with ErrClosed:
+// clients must attach again and retry unconfirmed outcomes. commit must not return before the outcome is certain or the
+// registry is about to be closed. If the registry is closed, Seek returns the reason and does not call commit.
 func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Lock()
 	if r.closed != nil {

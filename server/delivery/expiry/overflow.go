@@ -22,7 +22,8 @@ const (
 )
 
 // overflow moves the oldest messages of a queue that exceeds its limits to the dead-letter queue, once for each
-// subscription that still needs them.
+// subscription that still needs them. It also removes excess retained messages. It processes only queues with
+// txn.OverflowDeadLetterHead.
 type overflow struct {
 	o      Options
 	wake   <-chan struct{}

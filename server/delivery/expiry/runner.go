@@ -126,7 +126,7 @@ func (s *Runner) run(ctx context.Context, t Task) {
 	}
 }
 
-// pause waits for the given time, or until wake receives a value. It returns false if ctx has ended.
+// pause waits for the given time, until wake receives a value, or until ctx ends. It returns false if ctx has ended.
 func pause(ctx context.Context, wait time.Duration, wake <-chan struct{}) bool {
 	timer := time.NewTimer(wait)
 	defer timer.Stop()

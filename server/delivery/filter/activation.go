@@ -93,7 +93,7 @@ func (a *activation) time(tag txn.Attribute, none int64) time.Time {
 	return timestamp(none)
 }
 
-// timestamp clamps a time to the range of CEL timestamps.
+// timestamp converts a time in milliseconds. It clamps the time to the years 1970 to 9999, which CEL supports.
 func timestamp(ms int64) time.Time { return time.UnixMilli(max(0, min(ms, txn.MaxTimeMS))).UTC() }
 
 // named returns the key of a property as a string. It does not copy the key if the expression names the property. ok

@@ -60,8 +60,9 @@ func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
 // Require returns an error if a node of the pair does not support a feature. Such a node would stop at the first
 // record that uses the feature. Once both nodes support the feature, it remains enabled for the session. If a node
-// is then downgraded, that node stops and requests an upgrade. The error is apierror.ErrFeature. If a node has not
-// announced its features within failover.AnnounceWait, the error is the retryable replication.ErrBlocked.
+// is then downgraded, that node stops and requests an upgrade. The error wraps apierror.ErrFeature. If a node has not
+// announced its features within failover.AnnounceWait, or before the session ends, the error wraps the retryable
+// replication.ErrBlocked.
 func (c *Current) Require(session *Session, feature string) error {
 	if _, agreed := session.features.Load(feature); agreed {
 		return nil

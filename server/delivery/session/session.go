@@ -28,7 +28,7 @@ import (
 )
 
 const (
-	// DeliveryBatchBytes is the approximate maximum size of one gRPC message to a consumer or a browser.
+	// DeliveryBatchBytes is the approximate maximum size of one gRPC message to a consumer or to a client that browses.
 	DeliveryBatchBytes = 1 << 20
 	outboxBytes        = 4 << 20
 	// The connections of all consumers may buffer at most limits.pending-bytes divided by waitingFraction, or outboxBytes
@@ -222,9 +222,8 @@ type settler struct {
 	load    *pressure
 }
 
-// Settle commits acks and releases. While the node is blocked, it waits, and the messages remain in flight at the
-// consumers. Acks are idempotent, so an unknown outcome is harmless for them. A release with an unknown outcome may
-// be counted twice.
+// Settle commits acks and releases. While the node is blocked, it waits. Acks are idempotent, so an unknown outcome is
+// harmless for them. A release with an unknown outcome may be counted twice.
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
 	return s.commit(ctx, func(b *txn.Builder) {
 		if len(acks) > 0 {

@@ -59,8 +59,9 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 	}
 }
 
-// Prepare commits a payload that prepares a transaction. It returns when the payload is applied or the primary
-// has stopped, even if ctx ends earlier, because the consumers must be notified.
+// Prepare commits a payload that prepares a transaction. It returns when the payload is applied or the primary has
+// stopped, even if ctx ends earlier, because the consumers must be notified. If ctx ends while another call uses the
+// transaction, Prepare commits nothing and returns an error that wraps that of ctx.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {
