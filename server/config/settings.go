@@ -93,8 +93,8 @@ func (c *Config) Text(key string) string {
 	return ""
 }
 
-// With returns a copy of the settings with the given values. The error wraps ErrInvalid for a setting that is unknown or
-// cannot be changed at run time, and for an invalid value or combination of values.
+// With returns a copy of the settings with the given values. The error wraps ErrInvalid for a setting that is unknown
+// or cannot be changed at run time, and for an invalid value or combination of values.
 func (c *Config) With(values map[string]string) (Config, error) {
 	next := *c
 	all := fields(&next)

@@ -43,7 +43,7 @@ func countAlarms(nodes []*nodeView) (c alarmCounts) {
 	return c
 }
 
-// alarms returns the counts for the badge. It returns nil if the session may not read the status of the node.
+// alarms returns the counts for the badge. It returns nil if the session cannot read the status of the node.
 func (v *View) alarms(ctx context.Context) *alarmCounts {
 	if _, err := v.Status(ctx); err != nil {
 		return nil

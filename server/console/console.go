@@ -29,7 +29,7 @@ const (
 	maxConnections    = 256
 )
 
-// ErrNotForwarded is returned if the calls of a session cannot be forwarded to the other node.
+// ErrNotForwarded is returned if the calls of a session cannot be forwarded to the other node or to another pair.
 var ErrNotForwarded = errors.New("the session uses a client certificate, which this node cannot forward " +
 	"to the other node")
 

@@ -51,7 +51,7 @@
 //
 //	<div class="chart" data-chart="{{json .Chart}}"></div>
 //
-// with {"kind":"lines","unit":"number"|"bytes","x":[unix seconds],"series":[{"label":"…","values":[…]}]}, or
-// {"kind":"bars","x":[0,1,…],"labels":["…"],…}. The content security policy forbids style attributes and inline
-// scripts.
+// with {"kind":"lines","unit":"number","x":[unix seconds],"series":[{"label":"…","values":[…]}]}, or
+// {"kind":"bars","x":[0,1,…],"labels":["…"],…}. The units are number, count (integers), bytes and seconds. The content
+// security policy forbids style attributes and inline scripts.
 package console

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// maxFormBytes limits the size of a request body. It is sufficient for the largest test message and the other form
-	// fields.
+	// maxFormBytes limits the size of a request body. It also limits the size of a test message, which is a form field.
 	maxFormBytes = 2 << 20
 	// policy is the content security policy. It restricts a page to resources of this port, without inline scripts
 	// or styles.

@@ -19,7 +19,7 @@ import (
 const (
 	liveEvery   = time.Second
 	followAgain = 3 * time.Second // delay before the stream of a page with Follow is opened again
-	// silenceLimit is the time without an event after which a comment is sent to keep the connection open.
+	// silenceLimit is the interval at which a comment is sent to keep the connection open.
 	silenceLimit  = 15 * time.Second
 	eventTimeout  = 10 * time.Second // time limit for writing an event to the browser
 	maxEvents     = 128

@@ -98,7 +98,7 @@ func (s *sessions) begin(as *session) (id string) {
 	return id
 }
 
-// remove makes room for a session if the limit is reached. It removes the sessions that have ended. Without such
+// remove frees a slot for a session if the limit is reached. It removes the sessions that have ended. Without such
 // sessions, it removes the session that was not used for the longest time. The caller must hold mu.
 func (s *sessions) remove(now time.Time) {
 	if len(s.all) < maxSessions {

@@ -85,7 +85,7 @@ func holder(r *http.Request) string {
 	return "serial number " + c.SerialNumber.String()
 }
 
-// localPath returns path if it is a path on this port, or else the path of the first page.
+// localPath returns path if it is a path on this port, or else "/", which redirects to the first page.
 func localPath(path string) string {
 	if !strings.HasPrefix(path, "/") || strings.HasPrefix(path, "//") || strings.ContainsAny(path, "\\\r\n\t") {
 		return "/"

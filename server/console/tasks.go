@@ -20,8 +20,8 @@ const (
 	taskTime   = 12 * time.Hour
 )
 
-// tasks contains the operations started on a page that can take longer than a request: scans, backups and jobs.
-// They continue when the page is closed. They end when the node stops.
+// tasks contains the operations started on a page that can take longer than a request, such as scans, backups and jobs.
+// They continue when the page is closed. They are cancelled when the node stops, and after taskTime.
 type tasks struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // ends all tasks
@@ -37,7 +37,7 @@ type task struct {
 	StartedAt, EndedAt         time.Time
 	Progress                   *pb.Progress
 	Outcome                    string   // text of the result
-	Failure                    *failure // nil if the task has succeeded
+	Failure                    *failure // nil unless the task has failed
 	Link                       string   // address of the page with the result; may be empty
 	Set                        string   // name of the backup that is verified; may be empty
 

@@ -198,8 +198,8 @@ func (a *Service) mayForce(
 	}
 }
 
-// respondingError returns the error for a node that responds although it should be lost. self is this node, and own
-// is the end of this node's log. If the record lists this node as in sync, the other node may lack acknowledged
+// respondingError returns the error for a node that responds although it should be lost. self is this node, and own is
+// the end of this node's log. If the record lists only this node as in sync, the other node may lack acknowledged
 // messages.
 func respondingError(
 	other *pb.GetStatusResponse, peer *pb.AdoptedPeer, rec *failover.Record, self uuid.UUID, own lsn.Position,

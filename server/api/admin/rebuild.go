@@ -158,8 +158,9 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node until it responds. It also waits for the announcement of that node, because the
-// coordinator may have lost its data.
+// findPeer queries the other node until it responds, for at most rebuildSearchTimeout. It also waits for the
+// announcement of that node, because the coordinator may have lost its data. If the request sets without_other, it
+// queries the other node only once.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -214,9 +215,9 @@ func (a *Service) queryPeer(
 	return nil, nil
 }
 
-// compare returns an error if the record must be adopted on the other node. The log that contains all committed
-// transactions is the longest log of the highest term, for two reasons. The node that begins a term has all
-// transactions that were committed before (INV-4), and each term has only one log.
+// compare returns an error if the record must be adopted on the other node, or if that node belongs to another pair.
+// The log that contains all committed transactions is the longest log of the highest term, for two reasons. The node
+// that begins a term has all transactions that were committed before (INV-4), and each term has only one log.
 func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}

@@ -41,7 +41,7 @@ var (
 	// ErrSequenceReused is returned if the sequence of a producer was already used for a different request. Nothing
 	// was stored.
 	ErrSequenceReused = errors.New("producer sequence already used")
-	// ErrDiskLow is returned for a publish while the free disk space is below disk.low-watermark.
+	// ErrDiskLow is returned for a request that stores messages while the free disk space is below disk.low-watermark.
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
 	// ErrTooManyBrowsers is returned when Browse calls of slow clients use all of the memory reserved for browsing.
 	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
@@ -440,7 +440,8 @@ func WithRedirect(err error, redirect func() *NotActiveError) error {
 }
 
 // ToStatus converts an error to a gRPC status with the reason in an ErrorInfo. The status also has the details of
-// specific errors, such as NotActive and NotOwner. ToStatus returns nil and gRPC statuses unchanged.
+// specific errors, such as NotActive and NotOwner. ToStatus returns nil and gRPC statuses unchanged, except for a
+// status of etcd that fleet.ErrUnavailable wraps.
 func ToStatus(err error) error {
 	if err == nil {
 		return nil

@@ -10,7 +10,7 @@
 // The auth interceptor handles these calls like calls from the network. It verifies the token or the certificate,
 // applies address limits to the client's address, and writes the audit log.
 //
-// Messages with queue contents are passed by reference (see pack). Neither end may modify them, but the sender
-// may continue to read and resend them. All other messages are encoded and decoded, so that the ends share no
-// memory.
+// The usual messages of publish and consume streams are passed by reference (see pack). Neither end may modify them,
+// but the sender may continue to read and resend them. All other messages are encoded and decoded, so that the ends
+// share no memory.
 package inprocgrpc

@@ -84,8 +84,8 @@ func As(ctx context.Context, key Key) context.Context {
 	return context.WithValue(ctx, callerKey{}, key)
 }
 
-// begin registers a handler and returns the peer of its call. If the caller has left, the peer has a placeholder
-// address.
+// begin registers a handler and returns the peer of its call. If ctx has no caller or the caller has left, the peer has
+// a placeholder address.
 func (l *Link) begin(ctx context.Context) (*peer.Peer, error) {
 	key, _ := ctx.Value(callerKey{}).(Key) // 0 is not a valid key
 	l.mu.Lock()

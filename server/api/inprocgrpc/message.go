@@ -18,7 +18,7 @@ import (
 // item is a message in transit. It is passed by reference or encoded.
 type item struct {
 	passed proto.Message // nil if the message is encoded
-	bytes  int           // encoded size; an upper bound if passed is set (see into)
+	bytes  int           // encoded size; if passed is set, an upper bound or, for a publish response, 0 (see into)
 	data   mem.BufferSlice
 }
 
@@ -33,8 +33,8 @@ type Maker interface {
 
 var wireFormat encoding.CodecV2 = codec.New() //nolint:gochecknoglobals // its only state is reusable buffers
 
-// pack passes messages with queue contents, and the responses to them, by reference. Neither the sender nor the
-// receiver may modify these messages. pack encodes all other messages.
+// pack passes the usual messages of publish and consume streams by reference. Neither the sender nor the receiver may
+// modify these messages. pack encodes all other messages.
 func pack(v any) (item, error) {
 	switch m := v.(type) {
 	case *pb.PublishStreamRequest:

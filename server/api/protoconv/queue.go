@@ -106,7 +106,8 @@ func (p *storedParts) set(sequence uint64, deliveryCount uint32, m *txn.Message)
 	p.stored.DeadLetter = deadLetterToProto(m.DeadLetter())
 }
 
-// StoredMessages converts deliveries for a browser. If headersOnly is set, the messages have no bodies.
+// StoredMessages converts deliveries for the response of a Browse call. If headersOnly is set, the messages have no
+// bodies.
 func StoredMessages(deliveries []store.Delivery, headersOnly bool) ([]*pb.StoredMessage, error) {
 	parts, out := make([]storedParts, len(deliveries)), make([]*pb.StoredMessage, len(deliveries))
 	for i := range deliveries {

@@ -33,7 +33,7 @@ type caller struct {
 	conn    *admission.Conn
 	stream  *admission.Stream // nil if the caller is not a stream
 
-	// Cached check of the last publish. It is valid for this generation of the rules.
+	// Cached check of the last publish. It is valid for this generation of the rules and these quotas.
 	queue      string
 	generation uint64
 	quotas     *quotas
@@ -166,7 +166,7 @@ func (s *Service) callers() []*caller {
 	return slices.Collect(maps.Keys(s.running))
 }
 
-// RulesChanged applies the current rules. It ends the streams of callers that have lost a required right.
+// RulesChanged applies the current rules and quotas. It ends the streams of callers that have lost a required right.
 func (s *Service) RulesChanged() {
 	s.loadQuotas()
 	for _, c := range s.callers() {

@@ -19,8 +19,8 @@ import (
 )
 
 const (
-	// Batches in transit to browsers may use limits.pending-bytes divided by browseFraction, but at least
-	// minBrowseBytes. One connection may use half of this memory.
+	// The batches of all Browse calls may use limits.pending-bytes divided by browseFraction, or minBrowseBytes if that
+	// is more. One connection may use half of this memory.
 	browseFraction = 4
 	minBrowseBytes = 4 << 20
 	// browseCopies is the maximum number of batches in memory for each call. These are the batch as read, the batch

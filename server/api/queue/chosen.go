@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Retries of MoveMessages and RemoveMessages are idempotent, because messages are selected by sequence. Messages
-// that an earlier attempt moved or removed are acknowledged, so they are skipped.
+// Retries of MoveMessages and RemoveMessages with sequences are idempotent: messages that an earlier attempt moved or
+// removed are acknowledged, so they are skipped. A retry with a search selects from the remaining messages.
 
 const (
 	maxChosen          = 10_000  // maximum number of sequences in a request
@@ -168,7 +168,8 @@ func (s *Service) choose(ctx context.Context, req interface {
 	return c, nil
 }
 
-// find selects the first messages of a search. It stops when more messages might not fit in one transaction.
+// find selects the first messages of a search. It stops when more messages might not fit in one transaction, or at the
+// limits of one call.
 func (c *chosen) find(ctx context.Context, which *pb.Search, most uint64) error {
 	q := search{
 		service: c.service, session: c.session,

@@ -94,8 +94,8 @@ func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forwa
 	}
 }
 
-// matching returns the indexes of the published messages that match a rule. If the rule has no filter, it returns
-// all = true.
+// matching returns the indexes of the published messages that match a rule. all is true if the rule has no filter or if
+// all messages match; indexes is then nil.
 func (s *Service) matching(b *txn.Builder, rule *txn.Forward) (indexes []int, all bool) {
 	if rule.Filter == "" {
 		return nil, true

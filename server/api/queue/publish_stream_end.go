@@ -59,8 +59,8 @@ func (p *publishStream) answered() *streamCall {
 	return nil
 }
 
-// awaitSubmit waits until no request is being submitted. It does not wait if the client can switch to another
-// node.
+// awaitSubmit waits until no request is being submitted, for at most submitTimeout. It does not wait if the client can
+// switch to another node.
 func (p *publishStream) awaitSubmit() {
 	if e, ok := errors.AsType[*apierror.NotActiveError](p.session.Reason()); ok && e.ActiveAddress != "" {
 		return

@@ -284,8 +284,8 @@ type refusal struct{ error }
 
 func (r *refusal) Unwrap() error { return r.error }
 
-// commit commits a transaction and then reads the schedule again. If the transaction is refused, the error is a
-// *refusal. Other errors are errors of the node.
+// commit commits a transaction and then reads the schedule again. If fill fails or the transaction is refused, the
+// error is a *refusal. Other errors are errors of the node.
 func (r *scheduler) commit(ctx context.Context, e *scheduled, fill operations) error {
 	var b txn.Builder
 	b.Begin(nil, now(), nil)

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	maxRequestRanges     = 10_000 // maximum number of ranges in one acknowledgement of a stream
+	maxRequestRanges     = 10_000 // maximum number of ranges in one field of a consumer's request
 	maxPageSize          = 1000
 	maxPageSubscriptions = 10_000
 	defaultSubscription  = "default"
@@ -29,8 +29,9 @@ func pageSize(requested uint32, limit int) int {
 	return min(int(cmp.Or(requested, math.MaxUint32)), limit)
 }
 
-// checkMessages checks the limits of the node and the features of the pair before memory is allocated. It returns
-// the minimum size of the batch in a transaction, in bytes. The builder checks the limits of individual messages.
+// checkMessages checks limits.message-bytes, the number of messages and the features of the pair before memory is
+// allocated. It returns the approximate size of the batch in a transaction, in bytes. The builder checks the other
+// limits of messages.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if err := txn.CheckBatch(len(messages)); err != nil {
 		return 0, err

@@ -26,7 +26,8 @@ func onQueues(r Right) Need      { return Need{Right: r, PerQueue: true} }
 func manages() Need              { return Need{Right: Manage, PerQueue: true, Audited: true} }
 func operates(audited bool) Need { return Need{Right: Operate, Audited: audited} }
 
-// methods contains the requirements of all RPCs of a node. Calls of other methods are denied.
+// methods contains the requirements of all RPCs of a node, except for reflection (see NeedOf). Calls of other methods
+// are denied.
 var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 	pb.QueueService_CreateQueue_FullMethodName:        manages(),
 	pb.QueueService_AlterQueue_FullMethodName:         manages(),
@@ -165,7 +166,8 @@ var methods = map[string]Need{ //nolint:gochecknoglobals // a table
 
 const reflectionPrefix = "/grpc.reflection."
 
-// NeedOf returns the requirements of the method with the given full name. It returns false for an unknown method.
+// NeedOf returns the requirements of the method with the given full name. It returns false for an unknown method. The
+// methods of gRPC reflection require any right.
 func NeedOf(method string) (Need, bool) {
 	if strings.HasPrefix(method, reflectionPrefix) {
 		return needMany(), true

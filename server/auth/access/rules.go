@@ -43,9 +43,9 @@ var (
 )
 
 // Rules contains the access rules of the pair. Before the first rule is created, clients have all rights unless
-// Setting.Deny is set. Calls reserved for the other node are always denied to clients. After the first rule,
-// clients have only granted rights, even when the last rule is revoked. A nil or zero Rules contains no rules.
-// Rules is safe for concurrent use.
+// Setting.Deny is set. Calls reserved for the other node are always denied to clients. After the first rule, clients
+// have only granted rights, even when the last rule is revoked. The principals in Setting.Operators always have all
+// rights. A nil or zero Rules contains no rules. Rules is safe for concurrent use.
 type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held during LoadFrom
@@ -57,7 +57,7 @@ type Rules struct {
 
 // Setting is the part of the node's configuration that affects access.
 type Setting struct {
-	Deny      bool     // clients have no rights, even before the first rule
+	Deny      bool     // before the first rule, only Operators have rights
 	Operators []string // globs of the principals with all rights
 }
 
@@ -133,7 +133,7 @@ func newCompiled(t *Table, s Setting) *compiled {
 	return &compiled{table: t, setting: s, open: !t.Closed() && !s.Deny, grants: make(map[identityName]*grants)}
 }
 
-// Changed returns a channel that is closed at the next change of the rules.
+// Changed returns a channel that is closed at the next change of the rules or of the setting.
 func (r *Rules) Changed() <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +143,7 @@ func (r *Rules) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Generation returns a number that increases with each change of the rules.
+// Generation returns a number that increases with each change of the rules or of the setting.
 func (r *Rules) Generation() uint64 { return r.get().table.generation }
 
 // Table returns the current table.

@@ -60,9 +60,9 @@ func RuleName(r *pb.AccessRule) string {
 	return hex.EncodeToString(sum[:16])
 }
 
-// Compile creates a Table from the entries, which must be ordered by kind and name. The error lists the entries that
-// cannot be decoded or were written by a newer release. These entries grant no rights. The Table is valid even if an
-// error is returned.
+// Compile creates a Table from the entries. Rules and Quotas return the entries in the given order. The error lists the
+// entries that cannot be decoded or were written by a newer release. These entries grant no rights. The Table is valid
+// even if an error is returned.
 func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 	t := &Table{
 		version: version, roles: map[string]*pb.AccessRole{}, tokens: map[string]*pb.AccessToken{},
@@ -171,7 +171,7 @@ func (t *Table) Roles() map[string]*pb.AccessRole { return t.roles }
 // Tokens returns the tokens, with their hashes, by name. They must not be modified.
 func (t *Table) Tokens() map[string]*pb.AccessToken { return t.tokens }
 
-// Quotas returns the quotas, ordered by pattern. They must not be modified.
+// Quotas returns the quotas, in the order of the entries. They must not be modified.
 func (t *Table) Quotas() []*pb.AccessQuota { return t.quotas }
 
 // Closed reports whether a rule was ever created. If so, rights without a rule are denied.

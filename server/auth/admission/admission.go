@@ -60,8 +60,8 @@ const (
 	HandshakeTimedOut               // no call passed the auth interceptor within limits.handshake-timeout
 	Unauthenticated                 // too many calls had invalid credentials, and no call was admitted
 	Flood                           // too many cancelled calls, empty frames, SETTINGS frames or pings
-	Evicted                         // closed early to make room for another connection
-	Handshakes                      // limits.handshakes connections have made no call yet
+	Evicted                         // closed early to free a slot for another connection
+	Handshakes                      // limits.handshakes connections have no admitted call yet
 	ExcessiveMemory                 // the client has sent too much data that could not be processed
 	Expired                         // the client certificate has expired
 	reasons

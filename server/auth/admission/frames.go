@@ -9,7 +9,7 @@ import (
 )
 
 // gRPC limits the concurrent calls, the header size and the ping rate of a connection. This file limits cancelled
-// calls (CVE-2023-44487), SETTINGS frames and empty frames.
+// calls (CVE-2023-44487), empty frames, and SETTINGS, PRIORITY and extension frames.
 
 const (
 	prefaceBytes     = 24 // size of the preface that a client sends on each connection

@@ -16,9 +16,9 @@ import (
 // a connection may have thousands of calls. Therefore the bytes of all calls of all connections are counted: the
 // size of received DATA frames minus the size of requests that handlers have finished.
 //
-// Above the limit, connections are not read if their address has more than its fraction of the data. A connection is
-// closed if too much of its data cannot be processed. Two exceptions apply: a large request over a slow line that
-// keeps growing, and a complete request that waits for the node.
+// Above the limit, connections are not read if their address has more than its fraction of the data. The connection
+// with the most data is still read. A connection is closed if too much of its data cannot be processed. Two exceptions
+// apply: a large request over a slow line that keeps growing, and a complete request that waits for the node.
 
 const (
 	reliefInterval = 10 * time.Millisecond // interval of checks while the limit is exceeded
@@ -35,8 +35,8 @@ const (
 )
 
 type unprocessed struct {
-	// Above limit, connections are read more slowly. Above most, connections with unprocessed data are not read. The
-	// difference leaves room for one request of the largest size. If limit is 0, there is no limit.
+	// Above limit, some connections are not read (see pauseExcess). Above most, no connection with unprocessed data is
+	// read. The difference is sufficient for one request of the largest size. If limit is 0, there is no limit.
 	limit, most int64
 	total       atomic.Int64
 	waiting     atomic.Int32 // number of requests that wait for the node, not for their client
@@ -109,8 +109,8 @@ func ServerOptions() []grpc.ServerOption {
 	}
 }
 
-// IncomingFromContext returns the Incoming of a call. It returns nil if the data of the call is not counted.
-// Methods of a nil Incoming do nothing.
+// IncomingFromContext returns the Incoming of a call. It returns nil if the data of the call is not counted. Begin,
+// Received, End, Consumed and Blocked do nothing for a nil Incoming.
 func IncomingFromContext(ctx context.Context) *Incoming {
 	in, _ := ctx.Value(incomingKey{}).(*Incoming)
 	return in
@@ -183,8 +183,8 @@ func (in *Incoming) Consumed(bytes int) {
 	c.gone(n)
 }
 
-// Blocked records that a request waits for the node until over is called. During that time, no client is penalized
-// for unprocessed data, because its requests may be queued behind the waiting request.
+// Blocked records that a request waits for the node until over is called. During that time, no connection is closed
+// because of unprocessed data, because its requests may be queued behind the waiting request.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -282,7 +282,7 @@ func (c *Conn) isPeer() bool {
 }
 
 // pauseExcess selects the connections to pause. It closes a connection that had too much unprocessed data for too
-// long. It reschedules itself until the total is below the limit.
+// long. It reschedules itself until the total does not exceed the limit.
 func (l *Listener) pauseExcess() {
 	a := &l.unprocessed
 	now := time.Now()

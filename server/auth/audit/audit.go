@@ -5,7 +5,8 @@
 // or to the process log.
 //
 // Calls never wait for the file. A record is not written if the queue for the file is full, because the disk is slow,
-// or if the write fails. Such records are counted, raise a condition, and remain in memory.
+// if the write fails, or if the log is closed. Such records are counted and remain in memory. The first two cases also
+// raise a condition.
 package audit
 
 import (

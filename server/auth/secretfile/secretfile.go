@@ -86,8 +86,8 @@ func (f *File) Check() {
 	_ = f.read() // the error is passed to onChange
 }
 
-// Reload reads the file immediately. If the content is invalid, it returns an error, and the previous secrets remain
-// in use.
+// Reload reads the file immediately. If the file cannot be read or its content is invalid, it returns an error, and the
+// previous secrets remain in use.
 func (f *File) Reload() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -297,7 +297,8 @@ func (c *Consumer) addLate(sequences []uint64) {
 }
 
 // passActive activates the next consumer of an exclusive queue that is not idle, if the active consumer is idle. It
-// releases the messages of the idle consumer, because only one consumer may process messages. The caller must hold d.mu.
+// releases the messages of the idle consumer, because only one consumer may process messages. The caller must hold
+// d.mu.
 func (d *dispatcher) passActive() {
 	defer d.elect()
 	s, selects := d.order.(*selective)

@@ -21,9 +21,9 @@ const (
 
 // groups keeps the messages of each group in order. At most one message of a group is out at a time: from its first
 // delivery or deferral until it is acknowledged, rejected, dead-lettered or expired, regardless of redeliveries. The
-// sequences of later messages of the group are parked, and these messages are read again one by one. The consumer of the
-// last message owns the group while it is attached, is not idle, and accepts the group's messages. Otherwise, of the
-// consumers that can accept the message, the one with the fewest groups becomes the owner.
+// sequences of later messages of the group are parked, and these messages are read again one by one. The consumer of
+// the last message owns the group while it is attached, is not idle, and accepts the group's messages. Otherwise, of
+// the consumers that can accept the message, the one with the fewest groups becomes the owner.
 //
 // Groups are identified by a hash of their names. Groups with the same hash are treated as one group.
 type groups struct {

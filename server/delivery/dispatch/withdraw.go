@@ -62,9 +62,10 @@ func (d *dispatcher) hasConsumer(sequence uint64) bool {
 }
 
 // Seek calls commit to move a subscription, and blocks its deliveries and settlements until commit returns. If commit
-// returns nil, the consumers of the subscription end with ErrMoved. If commit returns an error, they end with ErrClosed:
-// clients must attach again and retry unconfirmed outcomes. commit must not return before the outcome is certain or the
-// registry is about to be closed. If the registry is closed, Seek returns the reason and does not call commit.
+// returns nil, the consumers of the subscription end with ErrMoved. If commit returns an error, they end with
+// ErrClosed: clients must attach again and retry unconfirmed outcomes. commit must not return before the outcome is
+// certain or the registry is about to be closed. If the registry is closed, Seek returns the reason and does not call
+// commit.
 func (r *Registry) Seek(key Key, commit func() error) error {
 	r.mu.Lock()
 	if r.closed != nil {
