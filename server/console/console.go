@@ -44,7 +44,8 @@ type Options struct {
 	// Link connects to the services of this node.
 	Link *inprocgrpc.Link
 	// Other connects to the services of the node at an address. A call over this connection has only the rights of its
-	// token, or of the principal passed to Forward. A call with neither is refused.
+	// token, or of the principal passed to Forward. A call with neither is anonymous. It is refused if the nodes require
+	// client certificates.
 	Other func(address string) (grpc.ClientConnInterface, error)
 	// Forward returns the context for a call over Other on behalf of a principal that has authenticated with a
 	// certificate. It is nil if the other node does not accept forwarded calls.

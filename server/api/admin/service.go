@@ -311,7 +311,7 @@ func (a *Service) Checkpoint(ctx context.Context, _ *pb.CheckpointRequest) (*pb.
 	return &pb.CheckpointResponse{Checkpoint: info.Checkpoint, Lsn: info.Position.LSN}, nil
 }
 
-// Check verifies the last checkpoint of this node's store. It sends its progress and its findings.
+// Check writes a checkpoint of this node's store and verifies it. It sends its progress and its findings.
 func (a *Service) Check(req *pb.CheckRequest, stream grpc.ServerStreamingServer[pb.CheckResponse]) error {
 	var sendErr error
 	var reported time.Time

@@ -54,7 +54,8 @@ func (a *Service) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRes
 	}, nil
 }
 
-// DropDamaged acknowledges corrupt messages that cannot be repaired. In a dry run, it only returns their sequences.
+// DropDamaged acknowledges corrupt messages of a queue that cannot be repaired, and returns their sequences. In a dry
+// run, it acknowledges none of them.
 func (a *Service) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	sequences, err := a.o.Guard.DropDamaged(ctx, req.GetQueue(), req.GetOnly(), req.GetDryRun())
 	if errors.Is(err, txn.ErrQueueNotFound) && a.o.NotFound != nil {
