@@ -71,7 +71,7 @@ func (s Size) Bytes() int64 { return int64(s) }
 // Duration is a length of time, written with a unit, such as "600ms", "5s", "1m30s" or "7d".
 type Duration time.Duration
 
-// ParseDuration parses a duration. It returns an error for a number without a unit.
+// ParseDuration parses a duration that is not negative. It returns an error for a number without a unit, except 0.
 func ParseDuration(text string) (Duration, error) {
 	d, err := time.ParseDuration(units.ExpandDays(strings.TrimSpace(text)))
 	if err != nil || d < 0 {

@@ -17,7 +17,7 @@ import (
 
 const (
 	quotaSampleInterval = 250 * time.Millisecond // interval of samples of the bytes in queues
-	maxQuotaWait        = 10 * time.Second       // maximum delay of a publisher that exceeds its rate
+	maxQuotaWait        = 10 * time.Second       // if earlier publishes cause a longer delay, a publish is refused
 )
 
 type quotas struct{ meters []*meter }
