@@ -329,10 +329,11 @@ func (l *Listener) pauseExcess() {
 	time.AfterFunc(reliefInterval, l.pauseExcess)
 }
 
-// connToClose returns the connection to close, or nil. It considers the connections with too much unprocessed data.
-// Among these, it selects the address with the most data, and then the connection with the most data. If awaited is
-// not nil, its request is growing. In that case, neither awaited nor the connections that wait for it are selected.
-// While the node itself is the bottleneck, no connection is selected.
+// connToClose returns the connection to close, or nil. It considers the connections with too much unprocessed data,
+// of addresses with at least an equal fraction of the limit. Among these, it selects the address with the most data,
+// and then the connection with the most data. If awaited is not nil, its request is growing. In that case, neither
+// awaited nor the connections that wait for it are selected. While the node itself is the bottleneck, no connection is
+// selected.
 func (l *Listener) connToClose(now time.Time, holding []*Conn, bySource map[*source]int64,
 	awaited *Conn,
 ) (largest *Conn) {
