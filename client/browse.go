@@ -33,14 +33,14 @@ type BrowseOptions struct {
 	Filter string
 	// Progress, if not nil, is called about every second while the node searches for messages that match Filter.
 	Progress func(SearchProgress)
-	// Damaged, if not nil, is called between messages with the sequence of each message that no node can read. If nil,
-	// such a message ends Browse with [ErrDataLoss].
+	// Damaged, if not nil, is called between messages with the sequence of each message that is corrupt on all reachable
+	// nodes. If nil, such a message ends Browse with [ErrDataLoss].
 	Damaged func(sequence uint64)
 }
 
 // SearchProgress is the progress of a search with a filter.
 type SearchProgress struct {
-	// Scanned is the number of messages that were already read.
+	// Scanned is the number of messages read so far.
 	Scanned uint64
 	// Unevaluated is the number of scanned messages that were treated as not matching because of a limit: the cost
 	// limit of the filter, or a limit for JSON bodies.
@@ -53,7 +53,7 @@ type SearchProgress struct {
 
 // Browse returns an iterator over the messages of a queue, in ascending sequence order, or in descending order with
 // Newest. It does not consume the messages. Messages published after the iteration has started are not included. The
-// iteration continues after a failover and ends after the first error. Errors: [ErrQueueNotFound],
+// iteration continues after a failover and ends after the first error. Errors include [ErrQueueNotFound],
 // [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {

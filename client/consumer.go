@@ -11,7 +11,8 @@ import (
 	"time"
 )
 
-// DefaultSubscription is the name of the subscription that a queue has if none was named at its creation.
+// DefaultSubscription is the name of the subscription that is created with a queue, unless the request names other
+// subscriptions or creates a topic.
 const DefaultSubscription = "default"
 
 // ConsumerOptions configures a [Consumer].
@@ -43,16 +44,16 @@ const (
 // application is still processing or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers
 // of the subscription may receive such messages, because delivery to competing consumers is at least once.
 //
-// If another pair of the fleet has become the owner of the queue, the consumer attaches there. It discards its earlier
-// deliveries as after an unplanned promotion. While its pair has no active node, the consumer asks the home pair for
-// the owner periodically.
+// If another pair of the fleet has become the owner of the queue, the consumer attaches there. It discards its
+// earlier deliveries as after an unplanned promotion. While a pair other than the home pair has no active node, a
+// consumer of its queues periodically asks the home pair for the owner.
 //
 // After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
 // consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost
 // nor acknowledged on the new primary are redelivered.
 //
-// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them. It ends when one of
-// the partitions is deleted.
+// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them. If one of the
+// partitions is deleted, Receive returns [ErrQueueNotFound].
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -142,10 +143,10 @@ const (
 	rejectAnswer
 )
 
-// Consume attaches to a subscription and returns when a node has accepted the consumer. ctx limits only this wait; the
-// consumer exists until [Consumer.Close] or [Client.Close]. Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound],
-// [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable], [ErrRefused] for a filter while one of the nodes runs
-// release 0.1.0.
+// Consume attaches to a subscription and returns when a node has accepted the consumer. ctx limits only this wait;
+// the consumer exists until [Consumer.Close] or [Client.Close]. Errors include [ErrQueueNotFound],
+// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable], [ErrRefused] for a filter while
+// one of the nodes runs release 0.1.0.
 func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -347,20 +348,20 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // Ack acknowledges the message asynchronously, in batches. If the process fails before a node has confirmed the
 // acknowledgement, the message may be redelivered. [Consumer.Flush] waits for the confirmation.
 //
-// If Ack, Nack, NackAfter or Reject returns an error, the answer was not recorded. Errors: [ErrInvalid] if the
-// message has a different answer, if a Seek moved the subscription, or if, since the delivery, another site was
-// promoted without a planned switch or another pair became the owner of the queue; [ErrRefused], with the reason
-// ACK_DEADLINE_EXPIRED, if the deadline of the message has passed; [ErrClosed] or an error of [Consumer.Receive] if the
-// consumer has ended, after which the message is redelivered.
+// If Ack, Nack, NackAfter or Reject returns an error, the answer has no effect. Errors include [ErrInvalid] if this
+// delivery has a different answer, if another delivery of the message was answered, if a Seek moved the subscription,
+// or if, since the delivery, another site was promoted without a planned switch or another pair became the owner of
+// the queue; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the deadline of the message has passed;
+// [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after which the message is redelivered.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
-// AckSync acknowledges the message and returns after the commit: the message will not be redelivered. It may be called
-// again after [ErrOutcomeUnknown], and after Ack. Errors: [ErrOutcomeUnknown] and the context's error if ctx ends
-// first; [ErrInvalid] after Nack or Reject, after a Seek, or if another site was promoted without a planned switch, or
-// another pair became the owner of the queue, before the message was acknowledged; [ErrOutcomeLost] and
-// ErrOutcomeUnknown if this happened before the acknowledgement was confirmed; [ErrRefused] if the deadline of the
-// message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, with ErrOutcomeUnknown
-// if Ack or AckSync had recorded the answer before.
+// AckSync acknowledges the message and returns after the commit: the subscription does not redeliver the message. It
+// may be called again after [ErrOutcomeUnknown], and after Ack. Errors include [ErrOutcomeUnknown] and the context's
+// error if ctx ends first; [ErrInvalid] after Nack or Reject, after a Seek, or if another site was promoted without a
+// planned switch, or another pair became the owner of the queue, before the message was acknowledged;
+// [ErrOutcomeLost] and ErrOutcomeUnknown if this happened before the acknowledgement was confirmed; [ErrRefused] if
+// the deadline of the message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended,
+// with ErrOutcomeUnknown if Ack or AckSync had recorded the answer before.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -415,7 +416,8 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 // An active of release 0.1.0 redelivers the message after the consumer has detached.
 func (d *Delivery) Reject() error { return d.consumer.answer(d, rejectAnswer) }
 
-// answer records an answer of the application. Only the first answer counts; a different second answer is an error.
+// answer records an answer of the application. Only the first answer counts; a different second answer returns an
+// error, and the same answer again returns nil.
 func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Lock()
 	if d.answer != noAnswer || co.err != nil {
@@ -494,12 +496,12 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 }
 
 // Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
-// unconfirmed when the connection broke: the message is redelivered. Errors: [ErrOutcomeUnknown] with the context's
-// error if ctx ends first, or with [ErrClosed] or an error of [Consumer.Receive] if the consumer ends first; [ErrLimit]
-// if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or rejects had no effect
-// because the deadlines of their messages had passed; [ErrOutcomeLost] and ErrOutcomeUnknown if another site was
-// promoted without a planned switch, or another pair became the owner of the queue, before acks were confirmed. In the
-// last three cases, all other answers are committed, and Flush reports each message only once.
+// unconfirmed when the connection broke: the message is redelivered. Errors include [ErrOutcomeUnknown] with the
+// context's error if ctx ends first, or with [ErrClosed] or an error of [Consumer.Receive] if the consumer ends
+// first; [ErrLimit] if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or
+// rejects had no effect because the deadlines of their messages had passed; [ErrOutcomeLost] and ErrOutcomeUnknown if
+// another site was promoted without a planned switch, or another pair became the owner of the queue, before acks were
+// confirmed. In the last three cases, all other answers are committed, and Flush reports each message only once.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if co.group != nil {
 		return co.group.flush(ctx)

@@ -96,7 +96,7 @@ func (g *consumerGroup) flush(ctx context.Context) error {
 
 func (g *consumerGroup) close() { g.each(func(co *Consumer) { _ = co.Close() }) }
 
-// ackTimeout returns the shortest acknowledgement deadline; 0 without one.
+// ackTimeout returns the shortest acknowledgement deadline of the members; 0 if no member has one.
 func (g *consumerGroup) ackTimeout() (shortest time.Duration) {
 	for _, co := range g.members {
 		if d := co.AckTimeout(); d > 0 && (shortest == 0 || d < shortest) {

@@ -24,7 +24,8 @@ type deadline struct {
 	address string        // of the node that the consumer is attached to
 }
 
-// AckTimeout returns the acknowledgement deadline of the consumer, as reported by the node; 0 if it has none.
+// AckTimeout returns the acknowledgement deadline of the consumer, as reported by the node; 0 if it has none. On a
+// partitioned queue, it returns the shortest deadline of the partitions.
 func (co *Consumer) AckTimeout() time.Duration {
 	if co.group != nil {
 		return co.group.ackTimeout()
@@ -36,10 +37,11 @@ func (co *Consumer) AckTimeout() time.Duration {
 
 // Extend restarts the acknowledgement deadline of the message, and returns when the node has confirmed this. It has
 // no effect if the consumer has no deadline or if the message was answered. After a failover it may have no effect,
-// because the message may already be redelivered to another consumer. Extend also waits for all earlier answers.
-// Errors: [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed; [ErrInvalid] if, since the
-// delivery, another site was promoted without a planned switch or another pair became the owner of the queue; the
-// errors of [Consumer.Flush], except ErrLimit.
+// because the message may already be redelivered to another consumer. If Extend sends a request, it also waits for
+// all earlier answers. Errors include [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed;
+// [ErrInvalid] if, since the delivery, another site was promoted without a planned switch or another pair became the
+// owner of the queue; [ErrOutcomeUnknown] with the context's error if ctx ends first, or with [ErrClosed] or an error
+// of [Consumer.Receive] if the consumer ends first.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()

@@ -111,9 +111,9 @@ func (l *locator) unreachable() bool {
 	return true
 }
 
-// learn adds the addresses of the other site and, if no known node is active, the active node that a standby
-// reports. It does nothing until each known node has reported its role or is unreachable, because a reported address
-// may be an alias of a known node. mu is held.
+// learn adds the addresses of the other site, unless Options.AnySite is set. If no known node is active, it also adds
+// the active node that a standby reports. It does nothing until each known node has reported its role or is
+// unreachable, because a reported address may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.opts.FixedAddresses {
 		return
@@ -147,8 +147,8 @@ func (l *locator) learnAddress(address string) {
 	}
 }
 
-// refusal returns the error of a node if all reachable nodes reject the credentials of this client. It returns nil
-// if a retry may succeed. mu is held.
+// refusal returns the error of a node if all reachable nodes reject the credentials of this client, and no retry is
+// in progress. Otherwise, it returns nil. mu is held.
 func (l *locator) refusal() (why error) {
 	for _, n := range l.nodes {
 		switch {

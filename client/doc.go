@@ -3,8 +3,9 @@
 // Package client is the Go client of Lockstep.
 //
 // A [Client] connects to both nodes of a pair, discovers the active node and follows it through failovers and
-// switchovers. Retries by the client are idempotent: publishes, transactions and administrative requests carry a
-// producer ID and a sequence, and a retry returns the original result.
+// switchovers. Retries by the client are idempotent: publishes, transactions, and requests that change queues,
+// subscriptions, access rules, policies or schedules carry a producer ID and a sequence, and a retry returns the
+// original result.
 //
 //	c, err := client.Open(ctx, "lockstep://node-a:7420,node-b:7420")
 //	if err != nil {
@@ -50,10 +51,12 @@
 //
 // # Errors
 //
-// Use errors.Is with the Err variables of this package. The error text includes the address of the node that responded.
+// Use errors.Is with the Err variables of this package. The text of an error from a node includes the address of the
+// node. The comments of the methods list the errors that are specific to a method. Any call can also return
+// [ErrDenied], [ErrUnauthenticated], [ErrInternal] and [ErrClosed].
 //
 // An error that does not match [ErrOutcomeUnknown] means that the request was not committed and never will be. An
-// error that matches ErrOutcomeUnknown means that the request may have been committed. Call [Txn.Commit] or
+// error that matches ErrOutcomeUnknown means that the request may have been committed. After it, call [Txn.Commit] or
 // [Delivery.AckSync] again: the retry is idempotent. A second call of Publish may store a duplicate.
 //
 // The context of a call limits the call as a whole, including the search for the active node and all retries.

@@ -90,8 +90,8 @@ func (t *Txn) check() func(*target) error {
 	return t.outdated
 }
 
-// outdated returns an error if the transaction contains a delivery of an earlier era than the era of the target, or
-// than the current era if the target is nil.
+// outdated returns an error if the transaction contains a delivery of an earlier era than the current era of its
+// consumer. If the target is not nil, it also returns an error if the target belongs to a later era.
 func (t *Txn) outdated(to *target) error {
 	for _, d := range slices.Concat(t.acked, t.released) {
 		if err := d.consumer.outdated(d, to); err != nil {

@@ -44,8 +44,8 @@ var (
 	ErrQueueNotFound = errors.New("queue not found")
 	// ErrSubscriptionNotFound is returned when the queue has no subscription with the given name.
 	ErrSubscriptionNotFound = errors.New("subscription not found")
-	// ErrAlreadyExists is returned when a queue, subscription, prepared transaction or token with the given name already
-	// exists.
+	// ErrAlreadyExists is returned when a queue, subscription or token with the given name already exists, or when the
+	// XID of a transaction to prepare is in use or was used recently.
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
 	ErrLimit = errors.New("limit exceeded")
@@ -67,25 +67,26 @@ var (
 	// ErrDenied is returned when the client does not have the permission for the request.
 	ErrDenied = errors.New("permission denied")
 	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
-	// check. With a TokenFile or TokenSource, the client has already tried newer tokens. The request was not executed.
+	// check. With a TokenFile or TokenSource, the client has already tried to obtain a newer token. The request was not
+	// executed.
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
 // Error is an error response from a node, or describes a failed connection. It unwraps to one of the Err variables of
-// this package or of package client/admin.
+// this package or of package client/admin, or to the error of a context that has ended.
 type Error struct {
-	// Address is the address of the node that responded, host:port.
+	// Address is the address of the node, host:port.
 	Address string
 	// Code is the gRPC status code.
 	Code codes.Code
-	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, if the error originates from a node. If no
-	// connection could be made, Reason is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
+	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, or empty. If no connection could be
+	// made, Reason is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
 	Reason string
 	// Message describes the error and, if possible, the remedy.
 	Message string
 
 	reason    pb.ErrorReason // numeric value of Reason
-	kind      error          // the Err variable; nil if the request must be retried
+	kind      error          // the Err variable, or a context's error; nil if the request must be retried
 	settled   bool           // the refusal is recorded in the log and applies to every attempt with that sequence
 	notActive *pb.NotActive  // hint of a node that is not active
 	notOwner  *pb.NotOwner   // owner of the queue, if the reason is NOT_OWNER

@@ -11,7 +11,8 @@ type fifo[T any] struct {
 
 func (f *fifo[T]) len() int { return f.n }
 
-// at returns a pointer to the i-th element, 0 being the oldest. The pointer is valid until the next push.
+// at returns a pointer to the i-th element, 0 being the oldest. The pointer is valid until the next change of the
+// fifo.
 func (f *fifo[T]) at(i int) *T { return &f.ring[(f.head+i)&(len(f.ring)-1)] }
 
 func (f *fifo[T]) push(v T) {

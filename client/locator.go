@@ -17,8 +17,8 @@ import (
 )
 
 // locator tracks the nodes and which of them is active. Only status reports and lost connections change the target
-// (observe, lost). A failed call only triggers a poll of the nodes (askNow), so that an error of one call does not
-// affect other calls.
+// (observe, lost), and the report that the pair of a node was removed from its fleet (remove). Any other failed call
+// only triggers a poll of the nodes (askNow), so that an error of one call does not affect other calls.
 type locator struct {
 	opts    Options
 	newNode chan *node // added nodes, which run starts to watch
@@ -63,14 +63,15 @@ func newLocator(o Options) (*locator, error) {
 	return l, nil
 }
 
-// add adds a node, which run then watches. It ignores known nodes, and nodes beyond maxAddresses.
+// add is like addLocked, and locks mu.
 func (l *locator) add(address string) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.addLocked(address)
 }
 
-// addLocked adds a node, unless the address is known, maxAddresses is reached, or the client is closed. mu is held.
+// addLocked adds a node, which run then watches. It does nothing if the address is known, maxAddresses is reached, or
+// the client is closed. mu is held.
 func (l *locator) addLocked(address string) error {
 	if l.closed || len(l.nodes) >= maxAddresses || l.find(address) != nil {
 		return nil
@@ -251,7 +252,8 @@ func (l *locator) failed(e *Error) {
 	l.askNow()
 }
 
-// remove records that the pair of a node was removed from its fleet. The node is not used until its process has ended.
+// remove records that the pair of a node was removed from its fleet. The node is not used until its status stream has
+// ended, for example because its process was restarted.
 func (l *locator) remove(address string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

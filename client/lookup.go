@@ -87,8 +87,9 @@ func (c *Client) lookUp(ctx context.Context, lost *pairConn, queue string) (*pai
 	return nil, nil
 }
 
-// restart sends the next attempt to the home pair, which returns the owner of the queue. If an earlier attempt may have
-// been committed, or if the request belongs to the pair, restart does nothing.
+// restart sends the next attempt to the home pair, which returns the owner of the queue. It does nothing if the home
+// pair has no active node, if only this pair can execute the request, or if the request has a producer identity and
+// an earlier attempt may have been committed.
 func (w *path) restart(d *attempts) {
 	home := w.client.owners.home
 	if t, _ := home.locator.state(); t == nil || d.pinned || d.check != nil || d.move != nil && d.unknown {

@@ -16,23 +16,25 @@ import (
 
 // Message is a message to publish.
 //
-// The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered. Lockstep
-// itself uses only MessageID, to discard duplicates in queues with a QueueConfig.DedupWindow. Each standard field and
-// Group is limited to 1,024 bytes of UTF-8; all of them and Values together are limited to 64 KiB.
+// The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered. Filters
+// can refer to them. Apart from that, Lockstep uses only MessageID, to discard duplicates in queues with a
+// QueueConfig.DedupWindow. Each standard field and Group is limited to 1,024 bytes of UTF-8; all of them and Values
+// together are limited to 64 KiB.
 //
 // Body, Properties and Values must not be modified before the publish has completed, nor after [ErrOutcomeUnknown]:
 // the client may still be retrying the publish.
 //
 // All fields except Body and Properties are rejected with [ErrRefused] while one of the nodes runs release 0.1.0.
 type Message struct {
-	// Body is opaque to Lockstep. Its maximum size is [Options].MaxMessageBytes.
+	// Body is opaque to Lockstep. The client limits its size to [Options].MaxMessageBytes, and the nodes to
+	// limits.message-bytes.
 	Body []byte
 	// Properties are string properties of the application. A key has 1 to 255 bytes; keys and values together are limited
 	// to 64 KiB.
 	Properties map[string]string
 
-	// MessageID identifies the message. A queue with a DedupWindow discards a message with the MessageID of an earlier
-	// one.
+	// MessageID identifies the message. A queue with a DedupWindow discards a message if it has accepted the same
+	// MessageID within this window.
 	MessageID string
 	// CorrelationID identifies a related message or operation, such as the request that a response belongs to.
 	CorrelationID string
@@ -71,8 +73,8 @@ type Message struct {
 // one of them is referenced. Copy the body of a message that the application keeps for a long time.
 type Stored struct {
 	Message
-	// Sequence is the position of the message in the queue. Sequences start at 1 and are not reused, except after an
-	// unplanned promotion of another site.
+	// Sequence is the position of the message in the queue. Sequences start at 1. They are not reused, except those of
+	// messages lost in a forced failover or in an unplanned promotion of another site.
 	Sequence uint64
 	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time

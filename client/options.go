@@ -20,8 +20,8 @@ import (
 // Options configures a [Client]. Only Addresses is required.
 type Options struct {
 	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node.
-	// With two sites, they can include the nodes of both sites. The limit is 16 addresses, including those that nodes
-	// report.
+	// With two sites, they can include the nodes of both sites. The limit is 16 addresses for each pair, including those
+	// that nodes report for the pair and for the other site.
 	Addresses []string
 	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
 	// was killed or that lost its role is detected without a probe.
@@ -54,8 +54,8 @@ type Options struct {
 	// Token authenticates the client: a static token of the pair or a JWT, without the "Bearer" prefix. Set at most one
 	// of Token, TokenFile and TokenSource. A token takes precedence over a client certificate.
 	Token string
-	// TokenFile is a file that contains the token; surrounding white space is ignored. A replaced file takes effect
-	// within two seconds, or immediately when a node rejects the previous token.
+	// TokenFile is a file that contains the token; surrounding white space is ignored. New requests use the token of a
+	// replaced file after at most one second, or immediately after a node has rejected the previous token.
 	TokenFile string
 	// TokenSource supplies tokens that expire, such as those of an OpenID Connect provider.
 	TokenSource TokenSource

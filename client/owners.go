@@ -150,8 +150,9 @@ func (o *owners) named(pair string, addresses []string) (*pairConn, error) {
 	return o.pair(o.home, &pb.NotOwner{Pair: pair, Addresses: addresses})
 }
 
-// unavailable removes the entries of a pair other than the home pair, if it has no active node: the pair may have left
-// the fleet. The next request for such a queue is sent to the home pair, which returns the present owner.
+// unavailable removes the entries of a pair other than the home pair, except those of prepared transactions, if the
+// pair has no active node: it may have left the fleet. The next request for such a queue is sent to the home pair,
+// which returns the present owner.
 func (o *owners) unavailable(pair *pairConn) {
 	if pair == o.home {
 		return
@@ -194,8 +195,8 @@ func (o *owners) close() {
 	}
 }
 
-// node returns the node with the given address, of the pairs that the client uses. Any other node may belong to a pair
-// that the client does not use. It is returned with a separate connection, and does not become a node of a pair.
+// node returns the node with the given address. A node that belongs to none of the pairs that the client uses gets a
+// separate connection, and does not become a node of a pair.
 func (c *Client) node(address string) (*node, error) {
 	o := c.owners
 	o.mu.Lock()

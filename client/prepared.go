@@ -21,7 +21,7 @@ import (
 // In a fleet, the client that has prepared the transaction sends the decision to the same pair. Another client must be
 // configured with the addresses of that pair.
 //
-// After [ErrOutcomeUnknown], Prepare may be called again with the same xid. Errors: those of [Txn.Commit];
+// After [ErrOutcomeUnknown], Prepare may be called again with the same xid. Errors include those of [Txn.Commit];
 // [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are
 // prepared; [ErrRefused] while a node runs release 0.1.0.
 func (t *Txn) Prepare(ctx context.Context, xid string) error {

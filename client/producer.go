@@ -103,8 +103,8 @@ type Producer struct {
 	failed  failures      // errors of asynchronous publishes
 }
 
-// NewProducer creates a publish pipeline, which connects when it has data to send. It exists until [Producer.Close] or
-// [Client.Close]; the cancellation of ctx has no effect on it. Errors: [ErrInvalid], [ErrClosed].
+// NewProducer creates a publish pipeline, which connects when it has data to send. It exists until [Producer.Close]
+// or [Client.Close]; the cancellation of ctx has no effect on it. Errors include [ErrInvalid], [ErrClosed].
 func (c *Client) NewProducer(ctx context.Context, o ProducerOptions) (*Producer, error) {
 	return c.newProducer(context.WithoutCancel(ctx), o)
 }
@@ -143,12 +143,12 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 
 // Publish stores one message and returns after the commit: the message is durable on every in-sync node.
 //
-// If ctx ends after the message was sent, the error also matches [ErrOutcomeUnknown], and another Publish may store a
+// If ctx ends after the message was sent, the error matches [ErrOutcomeUnknown], and another Publish may store a
 // duplicate. To make retries safe, publish in a [Txn], because Commit is idempotent, or call Publish with a context
 // that does not end.
 //
-// Errors: [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrRefused], [ErrFenced], [ErrSequenceReused], [ErrTooOld],
-// [ErrOutcomeLost], [ErrClosed], [ErrUnavailable] with the context's error.
+// Errors include [ErrQueueNotFound], [ErrLimit], [ErrInvalid], [ErrRefused], [ErrFenced], [ErrSequenceReused],
+// [ErrTooOld], [ErrOutcomeLost], [ErrClosed], [ErrUnavailable] with the context's error.
 func (p *Producer) Publish(ctx context.Context, queue string, m Message) (Receipt, error) {
 	return p.PublishBatch(ctx, queue, []Message{m})
 }
@@ -178,10 +178,10 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	return Receipt{}, p.giveUp(e, ctx.Err(), true)
 }
 
-// PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls. Each
-// message is retried until a node responds or the producer is closed. ctx limits only how long PublishAsync waits for
-// memory (MaxPendingBytes). The Pending also reports errors of the call itself, such as [ErrInvalid]. After a series of
-// messages, call [Producer.Flush], which returns the errors of all of them.
+// PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls.
+// Each message is retried until a node accepts or rejects it, or the producer is closed. ctx limits only how long
+// PublishAsync waits for memory (MaxPendingBytes). The Pending also reports errors of the call itself, such as
+// [ErrInvalid]. After a series of messages, call [Producer.Flush], which reports their errors.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *Pending {
 	e, err := p.enqueue(ctx, queue, []Message{m}, true)
 	if err != nil {

@@ -11,9 +11,9 @@ import (
 // Tracer receives publishes and deliveries to record them as trace spans. Package client/tracing implements it with
 // OpenTelemetry. Its methods are called from the goroutines that publish and receive; they must not block.
 type Tracer interface {
-	// Publish is called before each publish of a producer, with the context of the call. It returns the messages to
-	// send: ms, which Publish must not modify, or copies with properties that identify the span. If done is not nil, it
-	// is called once with the outcome.
+	// Publish is called before each publish of a producer, with the context of the call. It is not called for the
+	// publishes of a [Txn]. It returns the messages to send: ms, which Publish must not modify, or copies with
+	// properties that identify the span. If done is not nil, it is called once with the outcome.
 	Publish(ctx context.Context, queue string, ms []Message) (send []Message, done func(Receipt, error))
 	// Deliver is called for each delivery that Receive returns, and returns the trace of the delivery. If the result
 	// is nil, the delivery is not recorded.
@@ -26,8 +26,8 @@ type Tracer interface {
 type DeliveryTrace interface {
 	// Into returns a context with the span of the delivery as parent.
 	Into(ctx context.Context) context.Context
-	// Answered is called once, when the application has answered. how is "ack", "nack" or "reject". The client calls it
-	// while it holds a lock: Answered must not call methods of the delivery or the consumer.
+	// Answered is called at most once, when the application has answered. how is "ack", "nack" or "reject". The client
+	// calls it while it holds a lock: Answered must not call methods of the delivery or the consumer.
 	Answered(how string)
 }
 

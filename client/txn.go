@@ -51,14 +51,14 @@ type OpResult struct {
 	// FirstSequence is the sequence of the first published message. The other messages have the following sequences,
 	// except discarded messages, and messages in other partitions of a partitioned queue.
 	FirstSequence uint64
-	// Changed is the number of messages changed by an acknowledgement or release.
+	// Changed is the number of messages changed by an acknowledgement or release; 0 for a publish.
 	Changed uint64
 	// Discarded is the number of messages that were not stored, as in a [Receipt].
 	Discarded int
 }
 
-// Begin starts a transaction. Nothing is sent before Commit. Messages must not be modified before the transaction has
-// ended. Methods that add operations return the Txn; their errors are returned by Commit.
+// Begin starts a transaction. Nothing is sent before Commit or Prepare. Messages must not be modified before the
+// transaction has ended. Methods that add operations return the Txn; their errors are returned by Commit or Prepare.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
 // Publish adds messages for one queue. It counts as one operation, and for a partitioned queue, as one operation per
@@ -163,8 +163,8 @@ func (t *Txn) fail(err error) {
 // may have become the owner of the queue. The sequence may then belong to a different message, so the transaction is
 // not sent. Commit returns [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
 //
-// Errors: [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid], [ErrRefused],
-// [ErrOutcomeLost], [ErrUnavailable].
+// Errors include [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid],
+// [ErrRefused], [ErrOutcomeLost], [ErrUnavailable].
 func (t *Txn) Commit(ctx context.Context) (TxnResult, error) {
 	if err := t.ready("commit"); err != nil {
 		return TxnResult{}, err

@@ -42,8 +42,9 @@ func (c *Client) ListAccess(ctx context.Context) (*pb.ListAccessResponse, error)
 		pb.AccessServiceClient.ListAccess)
 }
 
-// TestAccess reports whether a principal has a permission, and returns the rules that grant it. Without a principal in
-// the request, it returns all rules that grant the permission. TestAccess requires the operate permission.
+// TestAccess reports whether a principal has a permission, and returns the rules that grant it. If the request has
+// neither a principal nor groups, it returns all rules that grant the permission. TestAccess requires the operate
+// permission.
 func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb.TestAccessResponse, error) {
 	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }
@@ -52,18 +53,18 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb
 // if this client loses its own operate permission.
 //
 // All calls that change rules require the operate permission. After [client.ErrOutcomeUnknown] they can be retried,
-// with the same [Request] if one was given. Errors: [client.ErrRefused] if the rules were changed concurrently, if this
-// client would lose its own operate permission, or if a node does not support rules; [client.ErrInvalid]; [ErrNoRule];
-// [client.ErrLimit].
+// with the same [Request] if one was given. Errors include [client.ErrRefused] if the rules were changed
+// concurrently, if this client would lose its own operate permission, or if a node does not support rules;
+// [client.ErrInvalid]; [ErrNoRule] if a role in rule does not exist; [client.ErrLimit].
 func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (*pb.AccessRule, error) {
 	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Grant)
 	return resp.GetRule(), err
 }
 
-// Revoke removes the permissions and roles in rule from the stored rule of the same subject. If rule contains
-// neither permissions nor roles, the stored rule is deleted. Revoke returns the remaining rule, or nil if no rule
-// remains. lockOut has the same meaning as in [Client.Grant]. Errors: those of Grant; [ErrNoRule] if the stored rule
+// Revoke removes the permissions and roles in rule from the stored rule of the same subject. If rule contains neither
+// permissions nor roles, the stored rule is deleted. Revoke returns the remaining rule, or nil if no rule remains.
+// lockOut has the same meaning as in [Client.Grant]. Errors include those of Grant; [ErrNoRule] if the stored rule
 // does not exist or lacks one of the permissions or roles.
 func (c *Client) Revoke(
 	ctx context.Context, rule *pb.AccessRule, lockOut bool,
@@ -83,7 +84,7 @@ func (c *Client) PutRole(
 	return resp.GetRole(), err
 }
 
-// DeleteRole deletes a role. Errors: [ErrNoRule] if the role does not exist, [client.ErrRefused] while a rule
+// DeleteRole deletes a role. Errors include [ErrNoRule] if the role does not exist, [client.ErrRefused] while a rule
 // contains the role.
 func (c *Client) DeleteRole(ctx context.Context, name string) error {
 	_, err := changeBy(ctx, c, "delete role "+name, &pb.DeleteRoleRequest{Name: name}, accessService,
@@ -92,8 +93,9 @@ func (c *Client) DeleteRole(ctx context.Context, name string) error {
 }
 
 // CreateToken registers a token created by [NewToken], or another secret of at least 32 bytes. A client that presents
-// the token is authenticated as the principal in info. Only the SHA-256 hash of the token is sent to the pair. Errors:
-// [client.ErrInvalid] for a shorter token; [client.ErrAlreadyExists] if the pair has a token with this name or hash.
+// the token is authenticated as the principal in info. Only the SHA-256 hash of the token is sent to the pair. Errors
+// include [client.ErrInvalid] for a shorter token; [client.ErrAlreadyExists] if the pair has a token with this name
+// or hash.
 func (c *Client) CreateToken(
 	ctx context.Context, token string, info *pb.AccessToken,
 ) (*pb.AccessToken, error) {
@@ -111,14 +113,15 @@ func (c *Client) CreateToken(
 }
 
 // RevokeToken revokes the token with the given name: clients that present the token are no longer authenticated.
-// lockOut has the same meaning as in [Client.Grant]. Errors: [ErrNoRule].
+// Without lockOut, it is refused if this client would lose its own operate permission, or if this client uses a token
+// and its principal would have no other one. Errors include [ErrNoRule].
 func (c *Client) RevokeToken(ctx context.Context, name string, lockOut bool) error {
 	_, err := changeBy(ctx, c, "revoke token "+name, &pb.RevokeTokenRequest{Name: name, LockOut: lockOut},
 		accessService, pb.AccessServiceClient.RevokeToken)
 	return err
 }
 
-// PutQuota creates or replaces the quota of the queues that match the pattern quota.Queue. Errors:
+// PutQuota creates or replaces the quota of the queues that match the pattern quota.Queue. Errors include
 // [client.ErrInvalid].
 func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota) (*pb.AccessQuota, error) {
 	resp, err := changeBy(ctx, c, "quota of "+quota.GetQueue(), &pb.PutQuotaRequest{Quota: quota}, accessService,
@@ -126,7 +129,7 @@ func (c *Client) PutQuota(ctx context.Context, quota *pb.AccessQuota) (*pb.Acces
 	return resp.GetQuota(), err
 }
 
-// DeleteQuota deletes the quota of a queue pattern. Errors: [ErrNoRule] if the pattern has no quota.
+// DeleteQuota deletes the quota of a queue pattern. Errors include [ErrNoRule] if the pattern has no quota.
 func (c *Client) DeleteQuota(ctx context.Context, pattern string) error {
 	_, err := changeBy(ctx, c, "delete the quota of "+pattern, &pb.DeleteQuotaRequest{Queue: pattern}, accessService,
 		pb.AccessServiceClient.DeleteQuota)

@@ -6,13 +6,15 @@
 //	adm := admin.New(c)
 //	q, created, err := adm.CreateQueue(ctx, "orders", admin.CreateQueueOptions{IfNotExists: true})
 //
-// Unless documented otherwise, methods of [Client] send a request to the active node, and retry it there and on the
-// other node until a node responds or the context ends. Methods of [Node] send a request to one node. Rarely used
-// operations take and return the generated types of the API, package proto/lockstep/v1.
+// Unless documented otherwise, methods of [Client] send a request to the active node, of the pair that owns the queue
+// in the request or of the home pair. They retry it there and on the other node until a node responds or the context
+// ends. Methods of [Node] send a request to one node. Rarely used operations take and return the generated types of
+// the API, package proto/lockstep/v1.
 //
 // Errors are those of package client and the Err variables of this package. Any method may return
-// [client.ErrUnavailable] and [client.ErrDenied]. [client.ErrOutcomeUnknown] means that the request may have been
-// executed; a [Request] makes retries idempotent.
+// [client.ErrUnavailable], [client.ErrDenied], [client.ErrUnauthenticated], [client.ErrInternal] and
+// [client.ErrClosed]. [client.ErrOutcomeUnknown] means that the request may have been executed; a [Request] makes
+// retries idempotent.
 package admin
 
 import (
@@ -52,7 +54,7 @@ var (
 	ErrCanceled = link.ErrCanceled
 	// ErrNoSpace is returned when free disk space is insufficient. The message contains the required and free bytes.
 	ErrNoSpace = link.ErrNoSpace
-	// ErrBackupNotFound is returned when the backup does not exist on the node.
+	// ErrBackupNotFound is returned when the node does not find the backup, or the backup is incomplete.
 	ErrBackupNotFound = link.ErrBackupNotFound
 	// ErrNoConnection is returned when the node has no connection with the given number.
 	ErrNoConnection = link.ErrNoConnection
@@ -60,8 +62,8 @@ var (
 	ErrNoJob = link.ErrNoJob
 	// ErrNoSchedule is returned when no schedule has the given name.
 	ErrNoSchedule = link.ErrNoSchedule
-	// ErrSeveralSchedules is returned when several pairs of a fleet have a schedule with the given name, and the home pair
-	// of the client has none. Use a client with the addresses of one of these pairs.
+	// ErrSeveralSchedules is returned when several other pairs of a fleet have a schedule with the given name, and the
+	// home pair of the client has none. Use a client with the addresses of one of these pairs.
 	ErrSeveralSchedules = errors.New("several pairs have a schedule with this name")
 	// ErrNoPolicy is returned when no policy has the given pattern.
 	ErrNoPolicy = link.ErrNoPolicy

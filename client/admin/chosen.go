@@ -35,13 +35,13 @@ type MoveResult struct {
 	Skipped uint64
 }
 
-// MoveMessages moves up to 10,000 messages of a queue to another queue, or dead letters to their original queues, in
-// one transaction. It also moves messages that are in flight to a consumer. A moved message is a new message at the
-// end of the target queue, for all subscriptions. The call can be retried after any error: each message is moved at
-// most once.
+// MoveMessages moves up to 10,000 messages of a queue to another queue of the same pair, or dead letters to their
+// original queues, in one transaction. It also moves messages that are in flight to a consumer. A moved message is a
+// new message at the end of the target queue, for all subscriptions. The call can be retried after any error: each
+// message is moved at most once.
 //
-// Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
-// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// Errors include [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit]
+// if the target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) MoveMessages(
 	ctx context.Context, queue string, sequences []SequenceRange, o MoveOptions,
 ) (MoveResult, error) {
@@ -62,7 +62,7 @@ func (c *Client) MoveMessages(
 
 // RemoveMessages acknowledges up to 10,000 messages of a queue for a subscription, or for all subscriptions if
 // subscription is empty. It returns the number of messages removed by the attempt that received a response. queueID
-// has the meaning of MoveOptions.QueueID. The call can be retried after any error. Errors:
+// has the meaning of MoveOptions.QueueID. The call can be retried after any error. Errors include
 // [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid].
 func (c *Client) RemoveMessages(
 	ctx context.Context, queue, subscription string, sequences []SequenceRange, queueID uint64,

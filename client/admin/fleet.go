@@ -14,7 +14,7 @@ import (
 
 func (n *Node) fleet() pb.FleetServiceClient { return pb.NewFleetServiceClient(n.node.Conn()) }
 
-// Fleet returns the node's copy of the directory of its fleet: state, pairs and placement rules. Errors:
+// Fleet returns the node's copy of the directory of its fleet: state, pairs and placement rules. Errors include
 // [client.ErrRefused] if the pair belongs to no fleet.
 func (n *Node) Fleet(ctx context.Context) (*pb.GetFleetResponse, error) {
 	var resp *pb.GetFleetResponse
@@ -33,9 +33,9 @@ type PlacementOptions struct {
 	Pattern string
 }
 
-// Placements returns an iterator over the queues of the fleet in the node's copy of the directory, sorted by name. The
-// iteration ends after the first error. Errors: [client.ErrInvalid]; [client.ErrRefused] if the pair belongs to no
-// fleet; [client.ErrUnavailable] if the node has no copy.
+// Placements returns an iterator over the queues of the fleet in the node's copy of the directory, sorted by name.
+// The iteration ends after the first error. Errors include [client.ErrInvalid]; [client.ErrRefused] if the pair
+// belongs to no fleet; [client.ErrUnavailable] if the node has no copy.
 func (n *Node) Placements(ctx context.Context, o PlacementOptions) iter.Seq2[*pb.Placement, error] {
 	return func(yield func(*pb.Placement, error) bool) {
 		after := ""
@@ -60,36 +60,37 @@ func (n *Node) Placements(ctx context.Context, o PlacementOptions) iter.Seq2[*pb
 }
 
 // PutPlacementRule writes the placement rule of a pattern of queue names. It has no effect on existing queues. It is
-// idempotent. Errors: [client.ErrInvalid]; [client.ErrRefused] if the pair belongs to no fleet;
+// idempotent. Errors include [client.ErrInvalid]; [client.ErrRefused] if the pair belongs to no fleet;
 // [client.ErrUnavailable] if etcd does not respond, or the directory is lost.
 func (n *Node) PutPlacementRule(ctx context.Context, rule *pb.PlacementRule) error {
 	_, err := n.fleet().PutPlacementRule(ctx, &pb.PutPlacementRuleRequest{Rule: rule})
 	return n.fail(ctx, "put placement rule", err)
 }
 
-// DeletePlacementRule deletes the placement rule of a pattern, if it exists. Errors: as [Node.PutPlacementRule].
+// DeletePlacementRule deletes the placement rule of a pattern, if it exists. Errors include those of
+// [Node.PutPlacementRule].
 func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
 	_, err := n.fleet().DeletePlacementRule(ctx, &pb.DeletePlacementRuleRequest{Pattern: pattern})
 	return n.fail(ctx, "delete placement rule", err)
 }
 
-// SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors: [client.ErrRefused]
-// if the pair is not registered or has not finished joining; otherwise as [Node.PutPlacementRule].
+// SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors include those of
+// [Node.PutPlacementRule], and [client.ErrRefused] if the pair is not registered or has not finished joining.
 func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState) error {
 	_, err := n.fleet().SetPairState(ctx, &pb.SetPairStateRequest{Pair: pair, State: state})
 	return n.fail(ctx, "set the state of pair "+pair, err)
 }
 
 // RebuildDirectory writes the registration and the queues of this node's pair to a lost or restored directory. pairs
-// contains the names of all pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors:
-// [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet, or if another pair has its name;
-// [client.ErrUnavailable] if etcd does not respond, or the directory belongs to another fleet.
+// contains the names of all pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors
+// include [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet, or if another pair has its
+// name; [client.ErrUnavailable] if etcd does not respond, or the directory belongs to another fleet.
 func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.RebuildDirectoryResponse, error) {
 	resp, err := n.fleet().RebuildDirectory(ctx, &pb.RebuildDirectoryRequest{Pairs: pairs})
 	return resp, n.fail(ctx, "rebuild the directory", err)
 }
 
-// LeaveFleet removes this node's pair from its fleet. The node must be the active of its pair. Errors:
+// LeaveFleet removes this node's pair from its fleet. The node must be the active of its pair. Errors include
 // [client.ErrRefused] if the pair has queues and is not the last pair, or if a move from or to it has not ended;
 // [client.ErrUnavailable] if etcd does not respond; [client.ErrOutcomeUnknown].
 func (n *Node) LeaveFleet(ctx context.Context) error {
@@ -100,34 +101,35 @@ func (n *Node) LeaveFleet(ctx context.Context) error {
 }
 
 // ForgetPair removes another pair, which is lost permanently, from the directory, with its queue names. If moves from
-// the pair have not ended, the response contains their epochs: call ForgetPair again after they have ended. Errors:
-// [client.ErrRefused] if the pair is live, or is neither registered nor has queue names; [client.ErrUnavailable] if
-// etcd does not respond.
+// the pair have not ended, the response contains their epochs: call ForgetPair again after they have ended. Errors
+// include [client.ErrRefused] if the pair is live, or is neither registered nor has queue names;
+// [client.ErrUnavailable] if etcd does not respond.
 func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairResponse, error) {
 	resp, err := n.fleet().ForgetPair(ctx, &pb.ForgetPairRequest{Pair: pair})
 	return resp, n.fail(ctx, "forget pair "+pair, err)
 }
 
 // MoveQueues begins a move of queues of another pair to this node's pair: either the given queues, or those of a
-// placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active of
-// its pair. Errors: [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused] if a queue
-// is part of another move, if the pair is draining, or if a node does not support moves; [client.ErrUnavailable] if
-// etcd does not respond: the move may have begun.
+// placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active
+// of its pair. Errors include [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused]
+// if a queue is part of another move, if the pair is draining, or if a node does not support moves;
+// [client.ErrUnavailable] if etcd does not respond: the move may have begun.
 func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*pb.MoveQueuesResponse, error) {
 	resp, err := n.fleet().MoveQueues(ctx, &pb.MoveQueuesRequest{Queues: queues, Group: group})
 	return resp, n.fail(ctx, "move queues", err)
 }
 
-// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress of
-// the moves to this pair, and the last of them that have ended. Errors: [client.ErrRefused] if the pair belongs to no
-// fleet.
+// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress
+// of the moves to this pair, and the last of them that have ended. Errors include [client.ErrRefused] if the pair
+// belongs to no fleet.
 func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
 	resp, err := n.fleet().ListMoves(ctx, &pb.ListMovesRequest{})
 	return resp, n.fail(ctx, "list moves", err)
 }
 
-// CancelMove cancels a move to this node's pair. The node must be the active of its pair. Errors: [client.ErrRefused]
-// if there is no such move, or if the pair has already taken the queues; [client.ErrOutcomeUnknown].
+// CancelMove cancels a move to this node's pair. The node must be the active of its pair. Errors include
+// [client.ErrRefused] if there is no such move, or if the pair has already taken the queues;
+// [client.ErrOutcomeUnknown].
 func (n *Node) CancelMove(ctx context.Context, epoch uint64) error {
 	if _, err := n.fleet().CancelMove(ctx, &pb.CancelMoveRequest{Epoch: epoch}); err != nil {
 		return wrap(fmt.Sprint("cancel move ", epoch), n.node.OnceError(ctx, err))

@@ -33,8 +33,8 @@ const (
 
 // SetForwards replaces the forwards of a queue: up to 16, each with a different target. Stored messages are not
 // affected. After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given.
-// Errors: [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter, and for a chain
-// of forwards; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// Errors include [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter, and for a
+// chain of forwards; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward) (Queue, error) {
 	if err := checkName("queue", queue); err != nil {
 		return Queue{}, err

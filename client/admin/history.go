@@ -39,11 +39,11 @@ type HistoryPoint struct {
 	OldestAge time.Duration
 }
 
-// History returns the recorded values of a queue for the last period, which is at most [MaxHistory]. If queue is empty,
-// it returns the totals of all queues. The active keeps the history of the pair and of the 100 busiest queues in
-// memory. The standby has a copy; after a failover, the last seconds may be missing. Errors:
-// [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active
-// runs release 0.1.0.
+// History returns the recorded values of a queue for the last period, which is at most [MaxHistory]. If queue is
+// empty, it returns the totals of all queues. The active keeps the history of the pair and of the 100 busiest queues
+// in memory. The standby has a copy; after a failover, the last seconds may be missing. Errors include
+// [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active runs
+// release 0.1.0.
 func (c *Client) History(ctx context.Context, queue string, period time.Duration) (History, error) {
 	if period <= 0 || period > MaxHistory {
 		return History{}, fmt.Errorf("%w: the period must be more than 0 and at most %s, not %s", client.ErrInvalid,

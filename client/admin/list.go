@@ -84,8 +84,8 @@ func ParseQueueOrder(name string) (QueueOrder, error) {
 
 // ListOptions configures [Client.ListQueues]. The zero value lists the first 1,000 queues by name.
 type ListOptions struct {
-	// Prefix and Contains restrict the result to queues with names that begin with Prefix and contain Contains. Both
-	// comparisons ignore case.
+	// Prefix and Contains restrict the result to queues with names that begin with Prefix and contain Contains. Only the
+	// comparison with Contains ignores case.
 	Prefix, Contains string
 	// Order is the sort key; queues with equal keys are sorted by name. Descending reverses the order.
 	Order      QueueOrder
@@ -99,14 +99,15 @@ type QueueList struct {
 	Queues []Queue
 	// Total is the number of matching queues, including those on other pages.
 	Total int
-	// Uncertain reports whether the order may be wrong: the list is sorted by age, and some ages are not yet known.
-	// Retry the call.
+	// Uncertain reports whether the order may be wrong, because the list is sorted by age and some ages are not yet
+	// known. In this case, retry the call.
 	Uncertain bool
 }
 
-// ListQueues returns one page of queues with their activity, in the order of o.Order. It is intended for tables: the
-// node scans all of its queues, at most once a second for all clients. If the rank of a queue changes between two
-// calls, the queue may appear on both pages or on neither. Errors: [client.ErrInvalid].
+// ListQueues returns one page of the queues of the home pair with their activity, in the order of o.Order. It is
+// intended for tables: the node scans all of its queues, at most once a second for all clients. If the rank of a
+// queue changes between two calls, the queue may appear on both pages or on neither. Errors include
+// [client.ErrInvalid].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

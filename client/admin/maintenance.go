@@ -59,16 +59,16 @@ func follow[Req, Resp any, Result comparable, P interface {
 	}
 }
 
-// Scan reads a snapshot of this node's page file and recommends a page size. progress may be nil. Errors: [ErrBusy],
-// [client.ErrInvalid].
+// Scan reads a snapshot of this node's page file and recommends a page size. progress may be nil. Errors include
+// [ErrBusy], [client.ErrInvalid].
 func (n *Node) Scan(ctx context.Context, req *pb.ScanRequest, progress func(*pb.Progress)) (*pb.ScanResult, error) {
 	return follow(ctx, n, "scan", req, progress, pb.MaintenanceServiceClient.Scan, (*pb.ScanResponse).GetResult)
 }
 
 // Rewrite rewrites the page file of this node. The node must be a standby, which stays in sync, or a standalone node
-// that does not serve clients yet. If ctx ends first, the page file remains unchanged. progress may be nil. Errors:
-// [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged], [ErrNoSpace], [client.ErrDataLoss] for a corrupt
-// page.
+// that does not serve clients yet. If ctx ends first, the page file remains unchanged. progress may be nil. Errors
+// include [client.ErrRefused] on the active, [ErrBusy], [ErrRoleChanged], [ErrNoSpace], [client.ErrDataLoss] for a
+// corrupt page.
 func (n *Node) Rewrite(
 	ctx context.Context, req *pb.RewriteRequest, progress func(*pb.Progress),
 ) (*pb.RewriteResult, error) {
@@ -76,29 +76,29 @@ func (n *Node) Rewrite(
 		(*pb.RewriteResponse).GetResult)
 }
 
-// Backup writes a backup of a snapshot of this node to a path on the node. progress may be nil. Errors:
+// Backup writes a backup of a snapshot of this node to a path on the node. progress may be nil. Errors include
 // [client.ErrRefused] if no backup path is configured, [ErrBusy], [ErrNoSpace], [client.ErrDataLoss].
 func (n *Node) Backup(ctx context.Context, req *pb.BackupRequest, progress func(*pb.Progress)) (*pb.SaveSet, error) {
 	return follow(ctx, n, "backup", req, progress, pb.MaintenanceServiceClient.Backup, (*pb.BackupResponse).GetSet)
 }
 
 // Shrink moves a bounded amount of content from the end of the page file of this node into gaps, and truncates the
-// file. With dryRun, the file is not changed, and the response contains the expected size. Errors: [ErrBusy].
+// file. With dryRun, the file is not changed, and the response contains the expected size. Errors include [ErrBusy].
 func (n *Node) Shrink(ctx context.Context, dryRun bool) (*pb.ShrinkResponse, error) {
 	return maintain(ctx, n, "shrink", &pb.ShrinkRequest{DryRun: dryRun}, pb.MaintenanceServiceClient.Shrink)
 }
 
-// Backups lists the backups of this node in path, or in the configured path if path is empty. The list is sorted newest
-// first, and includes incomplete backups.
+// Backups lists the backups of this node in path, or in the configured location if path is empty. The list is sorted
+// newest first, and includes incomplete backups.
 func (n *Node) Backups(ctx context.Context, path string) ([]*pb.SaveSet, error) {
 	resp, err := maintain(ctx, n, "list backups", &pb.ListBackupsRequest{Path: path},
 		pb.MaintenanceServiceClient.ListBackups)
 	return resp.GetSets(), err
 }
 
-// VerifyBackup reads a backup of this node and reports whether it can be restored. A corrupt backup is reported in the
-// result, not as an error. progress may be nil. Errors: [ErrBackupNotFound], [client.ErrRefused] if no backup path is
-// configured or the backup is encrypted, [ErrBusy].
+// VerifyBackup reads a backup of this node and reports whether it can be restored. A corrupt backup is reported in
+// the result, not as an error. progress may be nil. Errors include [ErrBackupNotFound], [client.ErrRefused] if no
+// backup path is configured or the backup is encrypted, [ErrBusy].
 func (n *Node) VerifyBackup(
 	ctx context.Context, req *pb.VerifyBackupRequest, progress func(*pb.Progress),
 ) (*pb.VerifyBackupResult, error) {
@@ -106,22 +106,22 @@ func (n *Node) VerifyBackup(
 		(*pb.VerifyBackupResponse).GetResult)
 }
 
-// PageMap returns the usage of the page file of this node, in at most the given number of regions; 0 means 256. Errors:
-// [client.ErrInvalid] for more than 4,096 regions.
+// PageMap returns the usage of the page file of this node, in at most the given number of regions; 0 means 256.
+// Errors include [client.ErrInvalid] for more than 4,096 regions.
 func (n *Node) PageMap(ctx context.Context, regions uint32) (*pb.GetPageMapResponse, error) {
 	return maintain(ctx, n, "page map", &pb.GetPageMapRequest{Regions: regions},
 		pb.MaintenanceServiceClient.GetPageMap)
 }
 
 // DropOld deletes the files replaced by the last rewrite or installed snapshot, and returns their size in bytes.
-// Errors: [ErrBusy].
+// Errors include [ErrBusy].
 func (n *Node) DropOld(ctx context.Context) (uint64, error) {
 	resp, err := maintain(ctx, n, "drop old files", &pb.DropOldRequest{}, pb.MaintenanceServiceClient.DropOld)
 	return resp.GetBytes(), err
 }
 
-// FlushArchive archives the log of this node up to its current end, and returns the position of the archive. Errors:
-// [client.ErrRefused] if this node has no archive.
+// FlushArchive archives the log of this node up to its current end, and returns the position of the archive. Errors
+// include [client.ErrRefused] if this node has no archive.
 func (n *Node) FlushArchive(ctx context.Context) (*pb.FlushArchiveResponse, error) {
 	return maintain(ctx, n, "flush archive", &pb.FlushArchiveRequest{}, pb.MaintenanceServiceClient.FlushArchive)
 }
@@ -143,14 +143,14 @@ func maintenanceService(cc *grpc.ClientConn) pb.MaintenanceServiceClient {
 	return pb.NewMaintenanceServiceClient(cc)
 }
 
-// MaintenanceSettings returns the pair's maintenance settings.
+// MaintenanceSettings returns the maintenance settings of the pair, with the page size of the active node.
 func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettings, error) {
 	resp, err := onActive(ctx, c, "settings", &pb.GetSettingsRequest{}, pb.MaintenanceServiceClient.GetSettings)
 	return resp.GetSettings(), err
 }
 
-// UpdateMaintenanceSettings changes the settings that are present in the request, durably on both nodes. Errors:
-// [client.ErrInvalid].
+// UpdateMaintenanceSettings changes the settings that are present in the request, durably on both nodes. Errors
+// include [client.ErrInvalid].
 func (c *Client) UpdateMaintenanceSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.MaintenanceSettings, error) {
@@ -159,15 +159,15 @@ func (c *Client) UpdateMaintenanceSettings(
 }
 
 // StartPlan starts a rolling operation, which runs on the standby first and, after a switchover, on the other node.
-// The pair completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the
-// call, [ErrBusy] may mean that the plan was started. Errors: ErrBusy while another plan runs, [client.ErrRefused],
+// The pair completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the call,
+// [ErrBusy] may mean that the plan was started. Errors include ErrBusy while another plan runs, [client.ErrRefused],
 // [client.ErrInvalid].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)
 	return resp.GetPlan(), err
 }
 
-// CancelPlan stops the pair's plan at the next safe point. Errors: [ErrNoPlan].
+// CancelPlan stops the pair's plan at the next safe point. Errors include [ErrNoPlan].
 func (c *Client) CancelPlan(ctx context.Context) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "cancel the plan", &pb.CancelPlanRequest{}, pb.MaintenanceServiceClient.CancelPlan)
 	return resp.GetPlan(), err
@@ -181,9 +181,9 @@ func (c *Client) Plan(ctx context.Context) (plan *pb.Plan, err error) {
 	return nil, nil
 }
 
-// WatchPlan returns an iterator over the states of the plan: the current one, and each change until the plan has
-// ended. The iteration continues after a failover and ends after the first error. If no plan was ever started, the
-// only element is nil.
+// WatchPlan returns an iterator over the states of the plan: the current one, and then each change until the plan has
+// ended. A state may be repeated. The iteration continues after a failover and ends after the first error. If no plan
+// was ever started, the only element is nil.
 func (c *Client) WatchPlan(ctx context.Context) iter.Seq2[*pb.Plan, error] {
 	return func(yield func(*pb.Plan, error) bool) {
 		err := c.conns.Read(ctx, "watch the plan", link.Target{}, func(ctx context.Context, cc *grpc.ClientConn) error {
@@ -222,24 +222,24 @@ func (c *Client) Jobs(ctx context.Context) ([]*pb.Job, error) {
 	return resp.GetJobs(), err
 }
 
-// PutJob creates a job, or replaces the job with the same name. Errors: [client.ErrInvalid], [client.ErrLimit] if
-// the maximum number of jobs exists.
+// PutJob creates a job, or replaces the job with the same name. Errors include [client.ErrInvalid], [client.ErrLimit]
+// if the maximum number of jobs exists.
 func (c *Client) PutJob(ctx context.Context, job *pb.Job) (*pb.Job, error) {
 	resp, err := onActive(ctx, c, "put job "+job.GetName(), &pb.PutJobRequest{Job: job},
 		pb.MaintenanceServiceClient.PutJob)
 	return resp.GetJob(), err
 }
 
-// DeleteJob deletes a job and its history. Errors: [ErrNoJob].
+// DeleteJob deletes a job and its history. A run in progress continues. Errors include [ErrNoJob].
 func (c *Client) DeleteJob(ctx context.Context, name string) error {
 	_, err := onActive(ctx, c, "delete job "+name, &pb.DeleteJobRequest{Name: name},
 		pb.MaintenanceServiceClient.DeleteJob)
 	return err
 }
 
-// RunJob runs a job now and returns when the run has finished. The call is not retried when the connection breaks. The
-// failure of the job is not an error of this call: check the outcome of the run. Errors: [ErrNoJob], [ErrBusy] while
-// the job runs.
+// RunJob runs a job now and returns when the run has finished. For a job of the kind compact, it returns when the
+// plan has started. The call is not retried when the connection breaks. The failure of the job is not an error of
+// this call: check the outcome of the run. Errors include [ErrNoJob], [ErrBusy] while the job runs.
 func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	n, err := c.conns.Active(ctx, "run job "+name)
 	if err != nil {
@@ -265,7 +265,7 @@ func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettings
 }
 
 // ChangeRunningSettings changes settings at run time, on both nodes or on the node in the request, and returns their
-// values on the active node. Errors: [client.ErrInvalid] for an unknown setting or an invalid value,
+// values on the active node. Errors include [client.ErrInvalid] for an unknown setting or an invalid value,
 // [client.ErrRefused] if the state of the pair does not allow the change.
 func (c *Client) ChangeRunningSettings(
 	ctx context.Context, req *pb.ChangeSettingsRequest,

@@ -27,8 +27,8 @@ type Node struct {
 
 // Node returns the node with the given address, host:port, which need not be in Options.Addresses and can belong to
 // another pair. A node that the client does not know receives only the requests of the returned Node, and its address
-// is not added to [Client.Addresses]. The connection exists until the client is closed. Errors: [client.ErrInvalid],
-// [client.ErrLimit] for more than 1024 such nodes, [client.ErrClosed].
+// is not added to [Client.Addresses]. The connection exists until the client is closed. Errors include
+// [client.ErrInvalid], [client.ErrLimit] for more than 1024 such nodes, [client.ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
 	n, err := c.conns.Node(address)
 	if err != nil {
@@ -37,8 +37,8 @@ func (c *Client) Node(address string) (*Node, error) {
 	return &Node{node: n}, nil
 }
 
-// Addresses returns all known addresses of the home pair: first the addresses in Options, then the addresses learned
-// from nodes.
+// Addresses returns all known addresses of the home pair and of its other site: first the addresses in Options, then
+// the addresses learned from nodes.
 func (c *Client) Addresses() []string {
 	return c.conns.Addresses()
 }
@@ -84,7 +84,8 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return resp, err
 }
 
-// WatchStatus returns an iterator over the current status and each change. The iteration ends after the first error.
+// WatchStatus returns an iterator over the current status and later ones: the node sends its status after each change
+// of its role or of the pair, and once per second. The iteration ends after the first error.
 func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse, error] {
 	return func(yield func(*pb.GetStatusResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -100,15 +101,16 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 	}
 }
 
-// SetPaused pauses or resumes automatic failover. Errors: [client.ErrRefused] if the cluster record cannot be changed,
-// if a node does not support pauses, or on a standalone node; [client.ErrInvalid] if the reason is too long.
+// SetPaused pauses or resumes automatic failover. Errors include [client.ErrRefused] if the cluster record cannot be
+// changed, if a node does not support pauses, or on a standalone node; [client.ErrInvalid] if the reason is too long.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
 	return resp.GetPaused(), n.fail(ctx, "pause", err)
 }
 
 // Switchover transfers the active role to the other node. It returns after the transfer has completed or was rolled
-// back. If timeout is 0, the node's default of 10 s applies. Errors: [client.ErrRefused] if the pair is not in sync.
+// back. If timeout is 0, the node's default of 10 s applies. Errors include [client.ErrRefused] if the pair is not in
+// sync.
 func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.SwitchoverResponse, error) {
 	req := &pb.SwitchoverRequest{}
 	if timeout > 0 {
@@ -117,16 +119,16 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 	return n.SwitchoverTo(ctx, req)
 }
 
-// SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards. The
-// call is idempotent. Errors: [client.ErrRefused] if the pair is not in sync, [client.ErrInvalid] if the node does not
-// exist.
+// SwitchoverTo is [Node.Switchover] with an explicit target: the node that must, or must not, be active afterwards.
+// The call is idempotent. Errors include [client.ErrRefused] if the pair is not in sync, [client.ErrInvalid] if the
+// node does not exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
 	return resp, n.fail(ctx, "switchover", err)
 }
 
 // AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
-// from an older copy. Without Confirm, the call is a dry run: the response describes the changes. Errors:
+// from an older copy. Without Confirm, the call is a dry run: the response describes the changes. Errors include
 // [client.ErrRefused] if nothing is missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
@@ -135,7 +137,7 @@ func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb
 
 // ForceFailover makes this node active although acknowledged messages may be missing on it. Use it if the node that
 // has these messages is permanently lost. Without Confirm, the call is a dry run: the response describes the data
-// that would be lost. Errors: [client.ErrRefused] if a safe alternative exists.
+// that would be lost. Errors include [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
 	return resp, n.fail(ctx, "force a failover", err)
@@ -178,9 +180,10 @@ func (n *Node) Check(
 	}
 }
 
-// TailAudit returns an iterator over the audit records of administrative calls and refusals. The first elements are
-// up to a thousand of the newest records in memory. If the request sets follow, the iterator then returns each new
-// record until ctx ends. The iteration ends after the first error.
+// TailAudit returns an iterator over the audit records of administrative calls and refusals. The first elements
+// contain the newest records in the memory of the node: as many as the request asks for, at most 1,000. If the
+// request sets Follow, the iterator then returns each new record until ctx ends. The iteration ends after the first
+// error.
 func (n *Node) TailAudit(ctx context.Context, req *pb.TailAuditRequest) iter.Seq2[*pb.TailAuditResponse, error] {
 	return func(yield func(*pb.TailAuditResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)
@@ -208,7 +211,7 @@ func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) 
 }
 
 // CloseConnection closes a connection to the node by its number, and returns its description. It requires the operate
-// permission. Errors: [ErrNoConnection], [client.ErrInvalid] for a connection of the other node.
+// permission. Errors include [ErrNoConnection], [client.ErrInvalid] for a connection of the other node.
 func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, error) {
 	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
 	if err != nil {
@@ -217,8 +220,8 @@ func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, 
 	return resp.GetConnection(), nil
 }
 
-// Verify compares the data of the two nodes; it must be called on the active node. Differences and unreadable messages
-// are part of the result. Errors: [client.ErrRefused] if no standby is in sync.
+// Verify compares the data of the two nodes; it must be called on the active node. Differences and unreadable
+// messages are part of the result. Errors include [client.ErrRefused] if no standby is in sync.
 func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyResponse, error) {
 	resp, err := n.admin().Verify(ctx, req)
 	return resp, n.fail(ctx, "verify", err)
@@ -232,7 +235,7 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 }
 
 // DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes. These
-// messages are lost. DropDamaged must be called on the active node. Errors: [client.ErrQueueNotFound].
+// messages are lost. DropDamaged must be called on the active node. Errors include [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
 	return resp, n.fail(ctx, "drop corrupt messages", err)

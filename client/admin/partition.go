@@ -37,7 +37,8 @@ type target struct {
 	index, count int // of the partition; count is 0 for other queues
 }
 
-// partitionsIn returns the number of partitions of a queue, if err reports that the queue is partitioned; otherwise 0.
+// partitionsIn returns the number of partitions of a queue if err reports that this queue is partitioned, otherwise
+// 0.
 func partitionsIn(err error, queue string) int {
 	e := (*client.Error)(nil)
 	if !errors.As(err, &e) {

@@ -41,7 +41,7 @@ const maxReasonBytes = 1024
 
 // PauseQueue pauses publishing to a queue, its delivery or both, or the delivery of one subscription. The pause
 // survives failovers and restarts; [Client.ResumeQueue] ends it. After PauseQueue returns, consumers of the paused
-// subscriptions receive no further messages. They can acknowledge the messages in flight. Errors:
+// subscriptions receive no further messages. They can acknowledge the messages in flight. Errors include
 // [client.ErrQueueNotFound]; [client.ErrSubscriptionNotFound]; [client.ErrInvalid]; [client.ErrRefused] while one of
 // the nodes runs release 0.1.0.
 func (c *Client) PauseQueue(ctx context.Context, queue string, o PauseOptions) (Queue, error) {

@@ -49,9 +49,9 @@ func (l PolicyLimits) Config() QueueConfig {
 	return QueueConfig{MaxMessages: l.MaxMessages, MaxBytes: l.MaxBytes, MaxDeliveries: l.MaxDeliveries, TTL: l.TTL}
 }
 
-// PutPolicy creates a policy, or replaces the policy with the same pattern. It requires the operate permission. Errors:
-// [client.ErrInvalid]; [client.ErrQueueNotFound] for the dead-letter queue; [client.ErrLimit] for more than 1,000
-// policies; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// PutPolicy creates a policy, or replaces the policy with the same pattern. It requires the operate permission.
+// Errors include [client.ErrInvalid]; [client.ErrQueueNotFound] for the dead-letter queue; [client.ErrLimit] for more
+// than 1,000 policies; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	if err := p.Defaults.check(); err != nil {
 		return Policy{}, err
@@ -63,7 +63,7 @@ func (c *Client) PutPolicy(ctx context.Context, p Policy) (Policy, error) {
 	return queuePolicyFromProto(resp.GetPolicy()), err
 }
 
-// DeletePolicy deletes a policy. It requires the operate permission. Errors: [ErrNoPolicy].
+// DeletePolicy deletes a policy. It requires the operate permission. Errors include [ErrNoPolicy].
 func (c *Client) DeletePolicy(ctx context.Context, pattern string) error {
 	_, err := change(ctx, c, "delete policy "+pattern, &pb.DeletePolicyRequest{Pattern: pattern},
 		pb.QueueServiceClient.DeletePolicy)
@@ -98,8 +98,8 @@ type OwnConfig struct {
 	Limited             []string
 }
 
-// Source returns the source of the value of an option in Config: "queue", "policy PATTERN" or "default". name is the
-// name of the option, such as "max_deliveries".
+// Source returns the source of the value of an option in Config: "queue", "policy PATTERN", or "default" for an
+// option that is set by neither. name is the name of the option, such as "max_deliveries".
 func (q *Queue) Source(name string) string {
 	config := q.Config.toProto().ProtoReflect()
 	field := config.Descriptor().Fields().ByName(protoreflect.Name(name))

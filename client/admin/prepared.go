@@ -22,9 +22,9 @@ type Decided struct {
 }
 
 // CommitPrepared commits a prepared transaction. The call is idempotent; call it again after
-// [client.ErrOutcomeUnknown]. Errors: [ErrNoTransaction] if xid belongs neither to a prepared transaction nor to one of
-// the last 10,000 decided transactions; [ErrDecided] if the transaction coordinator rolled back the transaction;
-// [ErrHeuristic] if an operator or the timeout rolled it back.
+// [client.ErrOutcomeUnknown]. Errors include [ErrNoTransaction] if xid belongs neither to a prepared transaction nor
+// to one of the last 10,000 decided transactions; [ErrDecided] if the transaction coordinator rolled back the
+// transaction; [ErrHeuristic] if an operator or the timeout rolled it back.
 func (c *Client) CommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid},
 		pb.QueueServiceClient.CommitPrepared)

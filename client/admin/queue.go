@@ -78,7 +78,7 @@ func (c QueueConfig) check() error {
 type Queue struct {
 	// Name has 1 to 255 characters of [A-Za-z0-9._/{}-] and begins with a letter or digit.
 	Name string
-	// ID identifies the queue. A queue that is deleted and created again has a new ID.
+	// ID identifies the queue in its pair. A queue that is deleted and created again has a new ID.
 	ID uint64
 	// Config contains the values in effect, which are set on the queue itself or by policies.
 	Config QueueConfig
@@ -89,7 +89,7 @@ type Queue struct {
 	Messages, Bytes uint64
 	// Subscriptions are sorted by name.
 	Subscriptions []Subscription
-	// Delayed is the number of messages that are not yet deliverable to any subscription.
+	// Delayed is the number of delayed messages, which no subscription can receive yet.
 	Delayed uint64
 	// Dropped counts, once per subscription, the messages that were dropped at the delivery limit or rejected without a
 	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
@@ -187,9 +187,9 @@ type CreateQueueOptions struct {
 }
 
 // CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
-// [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
-// [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrQueueNotFound] if the dead-letter queue
-// does not exist.
+// [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors include
+// [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrQueueNotFound] if the dead-letter
+// queue does not exist.
 func (c *Client) CreateQueue(
 	ctx context.Context, name string, o CreateQueueOptions,
 ) (q Queue, created bool, err error) {
@@ -227,8 +227,8 @@ func (c *Client) createQueue(
 }
 
 // AlterQueue replaces all options that are set on the queue itself; policies apply to options that are 0. To change
-// only some options, use [Client.ChangeQueue]. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
-// [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
+// only some options, use [Client.ChangeQueue]. Errors include [client.ErrQueueNotFound], also for the dead-letter
+// queue; [client.ErrInvalid], also if dead letters would form a cycle; [client.ErrRefused].
 func (c *Client) AlterQueue(ctx context.Context, name string, config QueueConfig) (Queue, error) {
 	if err := config.check(); err != nil {
 		return Queue{}, err
@@ -277,9 +277,9 @@ func (c *Client) ChangeQueue(ctx context.Context, name string, what QueueChange)
 
 // DeleteQueue deletes a queue with its messages and returns the number of messages. If ifEmpty is set and the queue
 // contains messages, it returns [ErrNotEmpty]. After [client.ErrOutcomeUnknown], retry the call with the same
-// [Request]: otherwise, a queue that was created again in the meantime is deleted. Errors: [client.ErrQueueNotFound];
-// [client.ErrRefused] if the queue is a dead-letter queue, the target of a forward, or required by a prepared
-// transaction.
+// [Request]: otherwise, a queue that was created again in the meantime is deleted. Errors include
+// [client.ErrQueueNotFound]; [client.ErrRefused] if the queue is a dead-letter queue, the target of a forward, or
+// required by a prepared transaction.
 func (c *Client) DeleteQueue(
 	ctx context.Context, name string, ifEmpty bool,
 ) (messages uint64, err error) {
@@ -301,9 +301,10 @@ func (c *Client) deleteQueue(
 	return resp.GetMessages(), err
 }
 
-// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if subscription is empty, and returns
-// the number of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request]: otherwise, messages
-// that were published in the meantime are purged. Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound].
+// PurgeQueue acknowledges all messages of a subscription, or of all subscriptions if subscription is empty, and
+// returns the number of messages. After [client.ErrOutcomeUnknown], retry the call with the same [Request]:
+// otherwise, messages that were published in the meantime are purged. Errors include [client.ErrQueueNotFound],
+// [client.ErrSubscriptionNotFound].
 func (c *Client) PurgeQueue(
 	ctx context.Context, name, subscription string,
 ) (messages uint64, err error) {
@@ -316,8 +317,8 @@ func (c *Client) PurgeQueue(
 	return messages, err
 }
 
-// GetQueue returns a queue. For a partitioned queue, it returns the sums of its existing partitions, and the partitions
-// in Queue.Partitions. Errors: [client.ErrQueueNotFound].
+// GetQueue returns a queue. For a partitioned queue, it returns the sums of its existing partitions, and the
+// partitions in Queue.Partitions. Errors include [client.ErrQueueNotFound].
 func (c *Client) GetQueue(ctx context.Context, name string) (Queue, error) {
 	q, err := c.getQueue(ctx, name)
 	if count := partitionsIn(err, name); count > 0 {
@@ -331,8 +332,8 @@ func (c *Client) getQueue(ctx context.Context, name string) (Queue, error) {
 	return queueFromProto(resp.GetQueue()), err
 }
 
-// Queues returns an iterator over the queues with names that begin with prefix, sorted by name. The iteration ends
-// after the first error.
+// Queues returns an iterator over the queues of the home pair with names that begin with prefix, sorted by name. The
+// iteration ends after the first error.
 func (c *Client) Queues(ctx context.Context, prefix string) iter.Seq2[Queue, error] {
 	return func(yield func(Queue, error) bool) {
 		token := ""
@@ -374,9 +375,9 @@ type SubscriptionOptions struct {
 	IfNotExists bool
 }
 
-// CreateSubscription creates a durable cursor on a queue. The meaning of created and the rules for retries are those of
-// [Client.CreateQueue]. For a partitioned queue, it creates the missing subscriptions of the partitions and returns
-// that of the last partition; it does not return ErrAlreadyExists. Errors: [client.ErrQueueNotFound],
+// CreateSubscription creates a durable cursor on a queue. The meaning of created and the rules for retries are those
+// of [Client.CreateQueue]. For a partitioned queue, it creates the missing subscriptions of the partitions and
+// returns that of the last partition; it does not return ErrAlreadyExists. Errors include [client.ErrQueueNotFound],
 // [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrRefused].
 func (c *Client) CreateSubscription(
 	ctx context.Context, queue, name string, o SubscriptionOptions,
@@ -424,8 +425,9 @@ func (c *Client) createSubscription(
 	return subscriptionFromProto(resp.GetSubscription()), resp.GetCreated(), err
 }
 
-// DeleteSubscription deletes a subscription, and the messages that all other subscriptions have acknowledged. The
-// rules for retries are those of [Client.DeleteQueue]. Errors: [client.ErrQueueNotFound],
+// DeleteSubscription deletes a subscription. Messages that only this subscription had not acknowledged are deleted,
+// unless the queue retains them. For a partitioned queue, a partition without the subscription is not an error. The
+// rules for retries are those of [Client.DeleteQueue]. Errors include [client.ErrQueueNotFound],
 // [client.ErrSubscriptionNotFound].
 func (c *Client) DeleteSubscription(ctx context.Context, queue, name string) error {
 	return c.forEach(ctx, queue, func(c *Client, at target) error {
@@ -476,7 +478,7 @@ func callAt[Service, Req, Resp any](
 }
 
 // DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes of the pair
-// that owns it. These messages are lost. Errors: [client.ErrQueueNotFound].
+// that owns it. These messages are lost. Errors include [client.ErrQueueNotFound].
 func (c *Client) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	service := func(cc *grpc.ClientConn) pb.AdminServiceClient { return pb.NewAdminServiceClient(cc) }
 	return call(ctx, c.conns.Repeat, "drop corrupt messages of "+req.GetQueue(), req, service,

@@ -35,8 +35,8 @@ type ReplayOptions struct {
 type ReplayResult struct {
 	// Moved is the number of messages that were moved.
 	Moved uint64
-	// Skipped is the number of messages that remain because they are not dead letters, or because their original queue no
-	// longer exists.
+	// Skipped is the number of messages that were not moved: they are corrupt, they are not dead letters, or the pair
+	// does not have their original queue.
 	Skipped uint64
 }
 
@@ -48,8 +48,8 @@ type ReplayResult struct {
 // moved. An attempt without a response is not retried, because it could exceed Limit: the call returns
 // [client.ErrOutcomeUnknown], and another call moves the remaining messages.
 //
-// Errors: [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit] if the
-// target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// Errors include [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit]
+// if the target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) ReplayDeadLetters(ctx context.Context, queue string, o ReplayOptions) (ReplayResult, error) {
 	if err := checkName("queue", queue); err != nil {
 		return ReplayResult{}, err

@@ -20,16 +20,17 @@ func scheduleService(cc *grpc.ClientConn) pb.ScheduleServiceClient {
 	return pb.NewScheduleServiceClient(cc)
 }
 
-// PutSchedule creates a schedule, or replaces the schedule with the same name and retains its history. If the times
-// do not change, the next occurrence does not change either. Errors: [client.ErrInvalid]; [client.ErrLimit] if the
-// maximum number of schedules exists; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// PutSchedule creates a schedule, or replaces the schedule with the same name and retains its history. If neither the
+// times nor the pause change, the next occurrence does not change either. Errors include [client.ErrInvalid];
+// [client.ErrLimit] if the maximum number of schedules exists; [client.ErrRefused] while one of the nodes runs
+// release 0.1.0.
 func (c *Client) PutSchedule(ctx context.Context, s *pb.Schedule) (*pb.Schedule, error) {
 	resp, err := changeBy(ctx, c, "put schedule "+s.GetName(), &pb.PutScheduleRequest{Schedule: s}, scheduleService,
 		pb.ScheduleServiceClient.PutSchedule)
 	return resp.GetSchedule(), err
 }
 
-// DeleteSchedule deletes a schedule and its history. Published messages are not deleted. Errors: those of
+// DeleteSchedule deletes a schedule and its history. Published messages are not deleted. Errors include those of
 // [Client.Schedule].
 func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
 	_, err := changeSchedule(ctx, c, name, "delete schedule "+name, &pb.DeleteScheduleRequest{Name: name},
@@ -37,24 +38,24 @@ func (c *Client) DeleteSchedule(ctx context.Context, name string) error {
 	return err
 }
 
-// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. Errors: those of
-// [Client.Schedule].
+// SetSchedulePaused pauses or resumes a schedule. Occurrences during the pause are not published. Errors include
+// those of [Client.Schedule].
 func (c *Client) SetSchedulePaused(ctx context.Context, name string, paused bool) (*pb.Schedule, error) {
 	resp, err := changeSchedule(ctx, c, name, "pause or resume schedule "+name,
 		&pb.SetSchedulePausedRequest{Name: name, Paused: paused}, pb.ScheduleServiceClient.SetSchedulePaused)
 	return resp.GetSchedule(), err
 }
 
-// RunSchedule publishes the message of a schedule now, and does not change its next occurrence. Errors: those of
-// [Client.Schedule], and those of a publish.
+// RunSchedule publishes the message of a schedule now, even if the schedule is paused, and does not change its next
+// occurrence. Errors include those of [Client.Schedule], and those of a publish.
 func (c *Client) RunSchedule(ctx context.Context, name string) (*pb.RunScheduleResponse, error) {
 	return changeSchedule(ctx, c, name, "run schedule "+name, &pb.RunScheduleRequest{Name: name},
 		pb.ScheduleServiceClient.RunSchedule)
 }
 
-// Schedule returns a schedule with its last occurrences. In a fleet, it is the schedule of the home pair of the client,
-// or else of the only other pair that has a schedule with this name. To find it there, the client needs the
-// operate right on the home pair. Errors: [ErrNoSchedule]; [ErrSeveralSchedules]; an error of another pair.
+// Schedule returns a schedule with its last occurrences. In a fleet, it is the schedule of the home pair of the
+// client, or else of the only other pair that has a schedule with this name. To find it there, the client needs the
+// operate right on the home pair. Errors include [ErrNoSchedule]; [ErrSeveralSchedules]; an error of another pair.
 func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error) {
 	return bySchedule(ctx, c, name, func(at link.Target) (*pb.Schedule, error) { return c.schedule(ctx, name, at) })
 }

@@ -55,9 +55,9 @@ type SeekResult struct {
 // A subscription of a partitioned queue can be moved to [Earliest], [Latest] or a time ([Since]). A sequence requires
 // the name of a partition.
 //
-// After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors:
-// [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or in
-// the future, [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors include
+// [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or
+// in the future, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) Seek(
 	ctx context.Context, queue, subscription string, to Position,
 ) (SeekResult, error) {

@@ -30,22 +30,22 @@ func (n *Node) Site(ctx context.Context) (*pb.GetSiteResponse, error) {
 }
 
 // SwitchSite moves the primary role to the other site without loss. The node must be the active of the primary.
-// Errors: [client.ErrRefused] if the role does not permit the switch, or the switch was rolled back.
+// Errors include [client.ErrRefused] if the role does not permit the switch, or the switch was rolled back.
 func (n *Node) SwitchSite(ctx context.Context, req *pb.SwitchSiteRequest) (*pb.SwitchSiteResponse, error) {
 	resp, err := n.sites().SwitchSite(ctx, req)
 	return resp, n.fail(ctx, "switch the site", err)
 }
 
 // PromoteSite makes a replica the primary. Transactions that the replica has not received are lost. The node must be
-// the active of the replica. Errors: [client.ErrRefused] if the role does not permit the promotion or, without
+// the active of the replica. Errors include [client.ErrRefused] if the role does not permit the promotion or, without
 // Force, if the primary responds.
 func (n *Node) PromoteSite(ctx context.Context, req *pb.PromoteSiteRequest) (*pb.PromoteSiteResponse, error) {
 	resp, err := n.sites().PromoteSite(ctx, req)
 	return resp, n.fail(ctx, "promote the site", err)
 }
 
-// VerifySites compares the rolling digests of both sites at the same transaction. The node must be the active of either
-// site. Errors: [client.ErrRefused] if the pair has no replica, or the sites cannot be compared.
+// VerifySites compares the rolling digests of both sites at the same transaction. The node must be the active of
+// either site. Errors include [client.ErrRefused] if the pair has no replica, or the sites cannot be compared.
 func (n *Node) VerifySites(ctx context.Context) (*pb.VerifySitesResponse, error) {
 	resp, err := n.sites().VerifySites(ctx, &pb.VerifySitesRequest{}, grpc.MaxCallRecvMsgSize(maxDigestBytes))
 	return resp, n.fail(ctx, "compare the sites", err)
@@ -59,8 +59,8 @@ func (n *Node) PullSnapshot(
 	return n.sites().PullSnapshot(ctx, req, o...)
 }
 
-// DemoteSite makes a pair the replica of another pair. The node must be the active of the pair to demote. Errors:
-// [client.ErrRefused] if the pair has transactions that the primary lacks, or the primary does not respond.
+// DemoteSite makes a pair the replica of another pair. The node must be the active of the pair to demote. Errors
+// include [client.ErrRefused] if the pair has transactions that the primary lacks, or the primary does not respond.
 func (n *Node) DemoteSite(ctx context.Context, req *pb.DemoteSiteRequest) (*pb.DemoteSiteResponse, error) {
 	resp, err := n.sites().DemoteSite(ctx, req)
 	return resp, n.fail(ctx, "demote the site", err)

@@ -148,8 +148,8 @@ type SubscriptionChange struct {
 	Inherit []string
 }
 
-// AlterSubscription changes a subscription. For a partitioned queue, it changes the subscriptions of all partitions and
-// returns that of the last partition. Errors: [client.ErrQueueNotFound], also for the dead-letter queue;
+// AlterSubscription changes a subscription. For a partitioned queue, it changes the subscriptions of all partitions
+// and returns that of the last partition. Errors include [client.ErrQueueNotFound], also for the dead-letter queue;
 // [client.ErrSubscriptionNotFound]; [client.ErrInvalid], also if dead letters would form a cycle or if the change is
 // empty; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) AlterSubscription(

@@ -76,7 +76,7 @@ type Node interface {
 	OnceError(ctx context.Context, err error) error
 }
 
-// Wrap adds the operation to an error from a node, unless message already begins with the verb of op.
+// Wrap adds the operation to an error from a node, unless the first word of message is the first word of op.
 func Wrap(op string, err error, message string) error {
 	verb, _, _ := strings.Cut(op, " ")
 	if first, _, _ := strings.Cut(message, " "); strings.TrimSuffix(first, ":") == verb {
