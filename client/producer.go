@@ -72,13 +72,13 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	return o, nil
 }
 
-// Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues of a pair, and
-// retried in that order after a failover. A Producer is safe for concurrent use.
+// Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues, and retried
+// in that order after a failover. A Producer is safe for concurrent use.
 //
 // In a fleet, a Producer has one identity, one stream and one Window per pair. Publishes to queues of different pairs
-// are committed independently. If a queue has another owner, its pending publishes are sent to that pair in the order
-// of the calls. If the former owner has no active node for some time, publishes that were sent to it return
-// [ErrOutcomeUnknown].
+// are committed independently, and the order of the calls applies only within each queue. If a queue has another
+// owner, its pending publishes are sent to that pair in the order of the calls. If the former owner has no active
+// node for some time, publishes that were sent to it return [ErrOutcomeUnknown].
 //
 // Concurrent publishes to the same queue may share one request, which is one transaction. Each publish still has its
 // own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one

@@ -341,7 +341,8 @@ class Caller:
     def _restart(self, at: Pair, state: Outcome, moved: Move | None) -> Pair:
         """Return the pair for the next attempt of a request that was sent to a pair without an active node.
 
-        It is the home pair, unless an earlier attempt may have been executed, or the request contains deliveries.
+        It is the home pair, unless the home pair has no active node, an earlier attempt may have been executed, or the
+        request contains deliveries.
         """
         home = self.fleet.home
         if home.locator.target is None or state.check is not None or (moved is not None and state.unknown):

@@ -84,7 +84,7 @@ class Fleet:
         await asyncio.gather(*(p.locator.close() for p in self._pairs))
 
     def owner(self, queue: str) -> Pair | None:
-        """Return the recorded owner of a queue."""
+        """Return the recorded owner of a queue; None if it is unknown."""
         known = self._owners.get(queue)
         if known is None:
             return None
@@ -96,7 +96,9 @@ class Fleet:
         return self.owner(queue) or self.home
 
     def named(self, name: str, addresses: Iterable[str]) -> Pair | None:
-        """Return a pair that the home pair has reported; None if it has no usable address.
+        """Return a pair that the home pair has reported.
+
+        Return None if it has no usable address, or if the client does not follow addresses that nodes report.
 
         Raises:
             InvalidRequest: The token must not be sent to the addresses.

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The nodes, and which of them is active.
 
-Only status reports and lost connections change the target. A failed call only triggers a poll of the nodes.
+Only status reports, lost connections, and the report that a pair was removed from its fleet change the target. Any
+other failed call only triggers a poll of the nodes.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ class Locator:
         await asyncio.wait({target.gone}, timeout=seconds)
 
     def failed(self, f: Failure) -> None:
-        """Handle a failed attempt: add the nodes named in hints, and poll all nodes."""
+        """Handle a failed attempt: add the nodes in its hints, and poll all nodes."""
         if f.removed:
             for node in self.nodes:
                 node.report.removed = node.report.removed or node.address == f.address
@@ -385,7 +386,7 @@ class Locator:
         return why
 
     def _ask_again(self) -> bool:
-        """Retry the nodes whose last rejection is not recent."""
+        """Retry the nodes that have not rejected this client recently, and return whether there are such nodes."""
         now, asked = asyncio.get_running_loop().time(), False
         for n in self.nodes:
             if n.refused is not None and now - n.refused >= _options.TOKEN_REREAD:

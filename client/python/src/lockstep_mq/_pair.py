@@ -23,7 +23,7 @@ class Report:
     term: int = 0
     pair_id: str = ""
     site: admin_pb2.SiteInfo = field(default_factory=admin_pb2.SiteInfo)
-    removed: bool = False  # the pair was removed from its fleet: the node refuses clients until its process has ended
+    removed: bool = False  # the pair was removed from its fleet; reset when the status stream of the node ends
 
     @property
     def role_rank(self) -> int:

@@ -56,8 +56,8 @@ class QueueCalls(PartitionCalls):
             name: Name of the queue: 1 to 255 characters of [A-Za-z0-9._/{}-], beginning with a letter or digit.
             config: Options that are set on the queue itself.
             subscriptions: Names of the initial subscriptions; by default one, "default".
-            topic: Create the queue without subscriptions: messages are stored only for subscriptions that are created
-                later.
+            topic: Create the queue without subscriptions. Without a retention, messages that are published before the
+                first subscription exists are not stored.
             if_not_exists: Return an existing queue unchanged, instead of raising AlreadyExists.
             explicit: Names of options that are set to 0 on the queue itself, so that no policy applies to them.
             placement_group: In a fleet, the queue is created at the pair of the other queues of this group, or else of
@@ -372,7 +372,10 @@ class QueueCalls(PartitionCalls):
         return queues.decode_history(response)
 
     async def list_queues(self, prefix: str = "", *, timeout: float | None = None) -> AsyncIterator[Queue]:
-        """Iterate over the queues with names that begin with prefix, sorted by name. timeout applies to each page."""
+        """Iterate over the queues of the home pair with names that begin with prefix, sorted by name.
+
+        timeout applies to each page.
+        """
         asked = queue_pb2.ListQueuesRequest(prefix=prefix)
         while True:
             response = await self._ask("list queues", "ListQueues", asked, queue_pb2.ListQueuesResponse, timeout)
@@ -393,7 +396,7 @@ class QueueCalls(PartitionCalls):
         limit: int = 1000,
         timeout: float | None = None,
     ) -> QueueList:
-        """List one page of queues with their activity, in any order.
+        """List one page of the queues of the home pair with their activity, in the given order.
 
         The call is intended for tables: the node scans all of its queues for it, at most once a second for all
         clients.
@@ -533,7 +536,10 @@ class QueueCalls(PartitionCalls):
     async def delete_subscription(
         self, queue: str, name: str, *, request: Request | None = None, timeout: float | None = None
     ) -> None:
-        """Delete a subscription, and the messages that all other subscriptions have acknowledged."""
+        """Delete a subscription.
+
+        Messages that only this subscription had not acknowledged are deleted, unless the queue retains them.
+        """
 
         async def delete(part: Part, under: Request | None) -> None:
             asked = queue_pb2.DeleteSubscriptionRequest(queue=part.name, name=name)

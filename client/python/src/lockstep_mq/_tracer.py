@@ -22,7 +22,7 @@ class DeliveryTrace(Protocol):
         """Return a context in which the span of the delivery is the parent."""
 
     def answered(self, how: str) -> None:
-        """Called once, when the application has answered; how is "ack", "nack" or "reject"."""
+        """Called at most once, when the application has answered; how is "ack", "nack" or "reject"."""
 
 
 class Tracer(Protocol):
@@ -45,7 +45,7 @@ class Tracer(Protocol):
         """Called for each delivery to the application. If it returns None, the delivery is not recorded."""
 
     def call(self, method: str) -> tuple[Metadata, Callable[[BaseException | None], None]]:
-        """Called before each attempt of a unary call; method is its path.
+        """Called before each attempt of a unary call, except GetStatus; method is its path.
 
         It returns metadata that identifies the span, and a callback that is called once when the attempt has ended.
         """

@@ -302,7 +302,7 @@ class Admin(QueueCalls, ScheduleCalls):
         return response.removed
 
     async def commit_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
-        """Commit a prepared transaction, and return whether an operator or the timeout had already committed it.
+        """Commit a prepared transaction, and return whether an operator had already committed it.
 
         In a fleet, the call is sent to the pair where this client has prepared the transaction, otherwise to the pair
         of the client's addresses.
@@ -328,7 +328,10 @@ class Admin(QueueCalls, ScheduleCalls):
         return response.heuristic
 
     async def rollback_prepared(self, xid: str, *, heuristic: bool = False, timeout: float | None = None) -> bool:
-        """Roll back a prepared transaction. See commit_prepared()."""
+        """Roll back a prepared transaction, and return whether an operator or the timeout had already rolled it back.
+
+        The errors correspond to those of commit_prepared().
+        """
         response = await self._decide(
             xid,
             f"roll back {xid}",
@@ -444,10 +447,11 @@ class Admin(QueueCalls, ScheduleCalls):
         return connections.decode(response.connection)
 
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
-        """Transfer the active role to the other node, or to the node `to`, and return the address of the active node.
+        """Transfer the active role to the other node, and return the address of the active node.
 
-        timeout limits the transfer on the node; the call waits up to twice as long for each response. The call is
-        retried until a node responds, which is safe: the target is determined before the first attempt.
+        `to` is the name or the UUID of the node to activate; if empty, it is the other node. timeout limits the transfer
+        on the node; the call waits up to twice as long for each response. The call is retried until a node responds,
+        which is safe: the target is determined before the first attempt.
         """
         limit = 2 * timeout
         if not to:

@@ -325,9 +325,9 @@ class Client:
         progress: Callable[[SearchProgress], None] | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """Read messages without consuming them, in sequence order. The iteration continues after a failover.
+        """Read messages without consuming them, in sequence order, or in descending order with `newest`.
 
-        Messages published after the iteration has started are not included.
+        The iteration continues after a failover. Messages published after the iteration has started are not included.
 
         Args:
             queue: Name of the queue.
@@ -344,7 +344,7 @@ class Client:
             timeout: Seconds to wait for each response of a node.
 
         Raises:
-            DataLoss: A message cannot be read on either node.
+            DataLoss: A message is corrupt on all reachable nodes.
         """
         caller, op = self._called(), f"browse {queue}"
         request = queue_pb2.BrowseRequest(

@@ -129,7 +129,7 @@ class Adapter:
         return {}
 
     async def op_queue_create(self, r: Json) -> Json:
-        """Create a queue, and report whether it existed."""
+        """Create a queue, and report whether it was created."""
         admin, timeout = self._clients[r["client"]].admin, _timeout(r)
         subscriptions, config = r.get("subscriptions", []), QueueConfig(**r.get("config", {}))
         if r.get("if_not_exists"):

@@ -46,7 +46,8 @@ _Kind = Literal["ack", "nack", "reject"]
 class Delivery(StoredMessage):
     """A message delivered to the application, which must answer it once. Only the first answer counts.
 
-    After the consumer has ended, ack(), nack() and reject() have no effect: the message is redelivered.
+    After the consumer has ended, ack(), nack() and reject() have no effect: the message is redelivered. They also have
+    no effect if, since the delivery, a seek has moved the subscription.
     """
 
     __slots__ = ("_acked", "_answer", "_era", "_expired", "_generation", "_lost", "_trace", "consumer")
@@ -85,7 +86,9 @@ class Delivery(StoredMessage):
         self.consumer._answer(self, "ack", None)
 
     async def ack_confirmed(self, *, timeout: float | None = None) -> None:
-        """Acknowledge the message, and return after the commit: the message will not be redelivered.
+        """Acknowledge the message, and return after the commit: the subscription does not redeliver the message.
+
+        If a seek has moved the subscription since the delivery, the call returns without an effect.
 
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer ended before the confirmation; the message may be
@@ -136,7 +139,10 @@ class Delivery(StoredMessage):
         await self.consumer._extend(self, timeout)
 
     def nack(self) -> None:
-        """Requeue the message. Any consumer of the subscription may receive it, with a higher delivery_count."""
+        """Requeue the message.
+
+        Any consumer of the subscription may receive it, with a higher delivery_count, unless max_deliveries is reached.
+        """
         self.consumer._answer(self, "nack", None)
 
     def nack_after(self, delay: timedelta) -> None:

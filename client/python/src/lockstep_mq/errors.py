@@ -23,9 +23,9 @@ class LockstepError(Exception):
 
     Attributes:
         message: Description of the error.
-        reason: Name of an ErrorReason, such as "QUEUE_FULL"; empty if the error does not originate from a node.
+        reason: Name of an ErrorReason, such as "QUEUE_FULL"; may be empty if the error does not originate from a node.
         code: gRPC status code, such as "RESOURCE_EXHAUSTED"; empty for an error of the client.
-        address: Address of the node that responded, host:port; empty without a response.
+        address: Address of the node, host:port; may be empty if the error does not originate from a node.
         partitions: Number of partitions, if the reason is "QUEUE_PARTITIONED"; otherwise 0.
         partitioned_queue: Name of the partitioned queue, if the reason is "QUEUE_PARTITIONED"; otherwise "".
         settled: The refusal is recorded in the log and applies to all attempts of the request.
@@ -93,7 +93,7 @@ class SubscriptionNotFound(Refused):
 
 
 class AlreadyExists(Refused):
-    """A queue, subscription, prepared transaction or token with this name already exists."""
+    """An object with this name already exists, or the xid of a transaction to prepare is in use or was used recently."""
 
     what_to_do = "use another name, or the existing object"
 

@@ -25,8 +25,8 @@ class Message:
     Attributes:
         body: The payload, opaque to Lockstep, up to `limits.message-bytes` (64 MiB by default).
         properties: Application properties: str, bool, int, float or bytes. Keys have 1 to 255 bytes.
-        message_id: Identifies the message. A queue with a dedup_window discards a message with the ID of an earlier
-            one.
+        message_id: Identifies the message. A queue with a dedup_window discards a message if it has accepted the same ID
+            within this window.
         correlation_id: Identifies a related message or operation, such as the request that a response belongs to.
         reply_to: The queue for replies.
         content_type: Media type of the body, such as "application/json".
@@ -116,8 +116,10 @@ class StoredMessage:
 
     @property
     def sequence(self) -> int:
-        """Position of the message in the queue. It starts at 1 and is not reused, except after an
-        unplanned promotion of another site.
+        """Position of the message in the queue, starting at 1.
+
+        Sequences are not reused, except those of messages lost in a forced failover or in an unplanned promotion of
+        another site.
         """
         return self._stored.sequence
 

@@ -124,8 +124,8 @@ class Producer:
         """Add one message to the pipeline, and return a future for its receipt.
 
         The call waits only for memory (max_pending_bytes). Messages are stored in the order of the calls. Each message
-        is retried until a node responds or the producer is closed; canceling the future does not cancel the publish.
-        An error of the publish is raised only by the future: check the futures after flush().
+        is retried until a node accepts or rejects it, or the producer is closed; canceling the future does not cancel
+        the publish. An error of the publish is raised only by the future: check the futures after flush().
         """
         entry = self._entry(queue, (m,))
         if not self._admit(entry):

@@ -181,7 +181,8 @@ class History:
 
     Attributes:
         interval: Time between points: 10 seconds for a period of up to one hour, one minute for longer periods.
-        points: Points in order of time. Intervals without an active node are missing.
+        points: Points in order of time. Intervals without an active node are missing, and so are intervals in which the
+            queue was not recorded.
     """
 
     interval: timedelta
@@ -259,7 +260,7 @@ class Queue:
         next_sequence: Sequence of the next message.
         messages: Number of messages that are retained or that a subscription has not acknowledged.
         bytes: Size of these messages.
-        delayed: Number of messages that are not yet deliverable to any subscription.
+        delayed: Number of delayed messages, which no subscription can receive yet.
         dropped: Number of messages, per subscription, that were dropped at the delivery limit or rejected without a
             dead-letter queue.
         expired: Number of expired messages that were not moved to a dead-letter queue.
@@ -313,7 +314,7 @@ class SearchProgress:
     """The progress of a search with a filter.
 
     Attributes:
-        scanned: Number of messages that were already read.
+        scanned: Number of messages read so far.
         unevaluated: Number of scanned messages that were treated as not matching because of a limit: the cost limit of
             the filter, or a limit for JSON bodies.
         start: First sequence of the remaining range.
@@ -346,7 +347,7 @@ class Moved:
         moved: Number of messages moved by the attempt that received a response.
         skipped: Number of messages that were not moved. They were acknowledged, reserved by a prepared transaction,
             corrupt, or moved by an attempt without a response. Without a target, skipped includes messages that are
-            not dead letters.
+            not dead letters, or for which the pair does not have the original queue.
     """
 
     moved: int

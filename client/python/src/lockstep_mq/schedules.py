@@ -25,7 +25,7 @@ class ScheduleRun:
 
     Attributes:
         due_at: Time of the occurrence, or of the first one if several were skipped.
-        at: Time of the last attempt.
+        at: Time of the attempt; of consecutive attempts that failed with the same error, the first.
         outcome: "published", "failed" or "skipped".
         sequence: Sequence of the published message.
         error: Reason for a failure.
@@ -55,7 +55,7 @@ class Schedule:
         body: Body of the messages.
         missed: "skip", "once" or "all".
         paused: Whether the schedule is paused: nothing is published.
-        next_at: Time of the next occurrence; None while the schedule is paused.
+        next_at: Time of the next occurrence; None if the schedule is paused or has no occurrence within five years.
         history: Last occurrences, latest first. In the result of list_schedules(), only the last one.
     """
 
