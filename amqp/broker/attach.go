@@ -79,7 +79,7 @@ func isNotActive(err error) bool {
 	return f.notActive()
 }
 
-// address returns the address of a source or target; false if it is not a string.
+// address returns the address of a source or target, "" for null; false if it is not a string or symbol.
 func address(a any) (string, bool) {
 	switch a := a.(type) {
 	case nil:

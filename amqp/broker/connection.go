@@ -28,7 +28,7 @@ const (
 	// disconnected, and its unsettled messages are redelivered.
 	idleTimeOut  = 10 * time.Second
 	writeTimeout = 30 * time.Second // timeout of one write
-	finishLimit  = 30 * time.Second // maximum time to process received data when a client ends its connection
+	finishLimit  = 30 * time.Second // maximum time to process received data when a client ends a link or its connection
 	restLimit    = 5 * time.Second  // maximum time to read the remaining data of a connection that is not writable
 
 	maxLinks   = 480     // per connection: each link may need a stream to the node

@@ -53,7 +53,7 @@ type consumer struct {
 	// guarded by conn.mu
 	queueID uint64
 	from    *pair // that delivers
-	// generation is the number of streams that were opened after another one. Deliveries of earlier streams cannot be
+	// generation is the number of streams that ended and were to be replaced. Deliveries of earlier streams cannot be
 	// answered.
 	generation uint64
 	asked      uint32 // credit of the client, minus the messages sent

@@ -78,7 +78,7 @@ func (f *failure) unapplied() bool {
 		f.reason == "DIRECTORY_UNAVAILABLE"
 }
 
-// conditions maps reasons to conditions, where they differ from the condition of the status code.
+// conditions maps reasons to conditions. Other reasons have the condition of their status code.
 var conditions = map[string]wire.Symbol{ //nolint:gochecknoglobals // a table
 	"QUEUE_FULL":             session.ResourceLimitExceeded,
 	"TOO_LARGE":              session.LinkMessageSizeExceeded,

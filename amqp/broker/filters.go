@@ -69,8 +69,8 @@ func both(a, b string) string {
 	return "(" + a + ") && (" + b + ")"
 }
 
-// mark enables the property convert.ContainerKey for messages that AMQP clients publish to a queue. It stays enabled,
-// because a durable subscription may need the property.
+// mark enables the property convert.ContainerKey for messages that AMQP clients publish to a queue. It stays enabled
+// while this node runs, because a durable subscription may need the property.
 func (s *Server) mark(queue string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -121,7 +121,7 @@ func (c *conn) authenticate() error {
 	return errors.Join(err, c.writeRaw(wire.AppendSASLFrame(nil, outcome)))
 }
 
-// credential returns the token of a SASL response; "" if anonymous. ok is false for an invalid response.
+// credential returns the token of a SASL response; "" without a token. ok is false for an invalid response.
 func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) {
 	switch mechanism {
 	case anonymous, external:

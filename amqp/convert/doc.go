@@ -18,8 +18,9 @@
 //	                                ttl, or expires_at without a ttl
 //	x-opt-delivery-time, x-opt-scheduled-enqueue-time, x-opt-delivery-delay (annotations)
 //	                                deliver_at, or delay without a time
-//	message-id, correlation-id      message_id, correlation_id: strings unchanged; others as in JMS:
-//	                                ID:AMQP_ULONG:…, ID:AMQP_UUID:…, ID:AMQP_BINARY:… (hexadecimal)
+//	message-id, correlation-id      message_id, correlation_id: as in JMS: ID:AMQP_ULONG:…, ID:AMQP_UUID:…,
+//	                                ID:AMQP_BINARY:… (hexadecimal); strings unchanged, except that a string with
+//	                                such a prefix becomes ID:AMQP_STRING:…
 //	reply-to, subject, content-type, group-id
 //	                                reply_to, subject, content_type, group
 //	group-sequence, user-id         the properties JMSXGroupSeq and JMSXUserID

@@ -46,7 +46,8 @@ func (p *parser) numeric(n node, at int) error {
 }
 
 // calculate returns the result of an operation on constants, or a node for an operation with other operands. It
-// returns an error for a division by the constant 0, and for more than MaxOperands operands.
+// returns an error if a constant is divided by 0, if a result of constants is not a finite double, and for more than
+// MaxOperands operands.
 func (p *parser) calculate(op token, left, right node) (node, error) {
 	l, lInt := left.(int64)
 	r, rInt := right.(int64)

@@ -12,10 +12,10 @@ import (
 // MaxCELBytes is the maximum length of a translation, and of any filter.
 const MaxCELBytes = 4 << 10
 
-// ToCEL translates a selector to a CEL expression over the variables of a filter. The result of a blank selector, which
-// selects all messages, is "". A selector is invalid if it has a syntax error, if it exceeds MaxBytes, MaxDepth or
-// MaxOperands, or if its translation exceeds MaxCELBytes. The error wraps ErrInvalid. A syntax error contains the
-// position of the character, beginning with 1.
+// ToCEL translates a selector to a CEL expression over the variables of a filter. The result of a blank selector,
+// which selects all messages, is "". A selector is invalid if it has a syntax error, operands of the wrong type or an
+// unsupported identifier, if it exceeds MaxBytes, MaxDepth or MaxOperands, or if its translation exceeds MaxCELBytes.
+// The error wraps ErrInvalid. Except for MaxCELBytes, it contains the position of the character, beginning with 1.
 func ToCEL(selector string) (string, error) {
 	if strings.Trim(selector, " \t\r\n\f\v") == "" {
 		return "", nil

@@ -145,7 +145,7 @@ func sameType(of string, constant node) string {
 	}
 }
 
-// truths writes the comparison of a truth value with an operand of any type.
+// truths writes the comparison of a condition with an operand of any type.
 func (w *writer) truths(op string, left, right node) {
 	if !isCondition(left) {
 		left, right = right, left
@@ -178,7 +178,7 @@ func (w *writer) nameAndConstant(op string, n name, constant node, exact bool) {
 	}
 	of, value := identifierOf(n), constantFor(n, constant)
 	if kind == property {
-		// == is false for another type; the other operators need a type test where false and unknown differ.
+		// For another type, == is false, != is true, and < is an error: != always needs a type test, < only with exact.
 		if op == "<>" || op != "=" && exact {
 			w.add("(", sameType(of, constant), " && ", of, celOperator(op), value, ")")
 		} else {

@@ -16,8 +16,9 @@
 //	JMSDeliveryMode                  'PERSISTENT', or 'NON_PERSISTENT' for AMQP messages without `durable`
 //	JMSXGroupID                      group
 //	amqp.message_id, amqp.correlation_id, amqp.subject, amqp.reply_to, amqp.content_type, amqp.group_id,
-//	amqp.priority, amqp.creation_time, amqp.durable
+//	amqp.priority, amqp.creation_time, amqp.durable, amqp.jms_type, amqp.delivery_mode
 //	                                 the same, and fields without a JMS name
+//	keys of refusedNames             a syntax error
 //	any other                        the property of that name
 //
 // An identifier may contain dots, and between double quotes any character ("" represents a double quote).
@@ -25,7 +26,7 @@
 // # Behavior that JMS leaves undefined
 //
 // Integers may be hexadecimal, octal or end with L, floating-point numbers with F or D, as in Java. A comparison of a
-// string with a number is false, even with <>. The operand of LIKE must be a string: for a number, neither LIKE nor NOT
-// LIKE is true. Integer overflow and division by zero result in unknown. Between constants, integer overflow wraps
-// around, and division by zero is a syntax error.
+// string with a number is false, even with <>. The operand of LIKE must be a string: for a number, neither LIKE nor
+// NOT LIKE is true. Overflow and division by zero of integers result in unknown; doubles follow IEEE 754. Between
+// constants, integer overflow wraps around, and division by zero is a syntax error.
 package selector

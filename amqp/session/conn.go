@@ -235,7 +235,7 @@ func (c *Conn) Partial() int { return c.partial }
 // Buffered returns the number of bytes of output not taken.
 func (c *Conn) Buffered() int { return len(c.out) }
 
-// Waits reports whether Output would return data.
+// Waits reports whether frames, flows or dispositions wait for Output.
 func (c *Conn) Waits() bool { return len(c.out) > 0 || len(c.due) > 0 }
 
 // Unsent returns the number of bytes of messages waiting in sender links.

@@ -17,7 +17,8 @@ type (
 	// later.
 	Attached struct{ Link *Link }
 	// Delivery is a complete message from the peer. The caller calls Link.Settle for each one, even if it is settled,
-	// because that reopens the credit window (Link.Window). Payload is valid until the next Receive.
+	// because that reopens the credit window (Link.Window). Unless Owned is set, Payload is valid until the next frame
+	// is read.
 	Delivery struct {
 		Link    *Link
 		ID      uint32
@@ -46,7 +47,7 @@ type (
 	}
 	// Detached reports that a link ended. It is the last event of the link; waiting messages were not sent. If the peer
 	// detached the link, the caller responds with Link.Detach when its work is done. If Ended is set (after a violation,
-	// or the end of the session or connection), no response is needed.
+	// the end of the session or connection, or a detach before the response to the attach), no response is needed.
 	Detached struct {
 		Link   *Link
 		Closed bool

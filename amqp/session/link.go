@@ -109,9 +109,9 @@ func (s *Session) freeHandle() (uint32, bool) {
 	return uint32(len(s.links) - 1), true
 }
 
-// Accept responds to an Attached event and accepts the link. It returns false if the link has ended, or is refused
-// because the response exceeds the peer's max-frame-size. A Credit event follows if the peer has granted credit
-// already.
+// Accept responds to an Attached event and accepts the link. It returns false if the link has ended or was answered
+// already, or is refused because the response exceeds the peer's max-frame-size. A Credit event follows if the peer
+// has granted credit already.
 func (l *Link) Accept(r Reply) bool {
 	if l.gone || l.answered {
 		return false

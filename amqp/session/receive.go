@@ -213,7 +213,7 @@ func (l *Link) bounded(have, more int, part bool) bool {
 	return true
 }
 
-// cloned copies a state out of the reader's memory.
+// cloned copies a state, because it is used after its frame.
 func cloned(state wire.DeliveryState) wire.DeliveryState {
 	switch state := state.(type) {
 	case *wire.TransactionalState:

@@ -59,7 +59,7 @@ func (s *Session) flushSettling() {
 	p.active, p.State = false, nil
 }
 
-// hasFields reports whether a state has fields, which are in the reader's memory.
+// hasFields reports whether a state has fields. Such states are pointers, which do not compare as equal.
 func hasFields(state wire.DeliveryState) bool {
 	switch state.(type) {
 	case nil, wire.Accepted, wire.Released:

@@ -10,8 +10,9 @@ import (
 
 var big = binary.BigEndian //nolint:gochecknoglobals // a short name
 
-// AppendValue appends the shortest encoding of a value. It panics for a type that is not an AMQP value, and for an
-// Array with elements of different types or descriptors.
+// AppendValue appends the shortest encoding of a value; elements of an Array have the longest one. It panics for a
+// type that is not an AMQP value. The elements of an Array must have the same type and the same descriptors; this is
+// only partly checked.
 func AppendValue(b []byte, v any) []byte {
 	switch v := v.(type) {
 	case nil:
