@@ -75,7 +75,8 @@ func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
 }
 
 // SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors include those of
-// [Node.PutPlacementRule], and [client.ErrRefused] if the pair is not registered or has not finished joining.
+// [Node.PutPlacementRule], and [client.ErrRefused] if the pair is not registered, has not finished joining, or is
+// being removed by [Node.ForgetPair].
 func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState) error {
 	_, err := n.fleet().SetPairState(ctx, &pb.SetPairStateRequest{Pair: pair, State: state})
 	return n.fail(ctx, "set the state of pair "+pair, err)
@@ -112,8 +113,9 @@ func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairRespo
 // MoveQueues begins a move of queues of another pair to this node's pair: either the given queues, or those of a
 // placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active
 // of its pair. Errors include [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused]
-// if a queue is part of another move, if the pair is draining, or if a node does not support moves;
-// [client.ErrUnavailable] if etcd does not respond: the move may have begun.
+// if a queue is part of another move, if the fleet has 100 moves, or if a node does not support moves;
+// [client.ErrUnavailable] if the pair is not open, or if etcd does not respond. In the latter case, the move may have
+// begun.
 func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*pb.MoveQueuesResponse, error) {
 	resp, err := n.fleet().MoveQueues(ctx, &pb.MoveQueuesRequest{Queues: queues, Group: group})
 	return resp, n.fail(ctx, "move queues", err)

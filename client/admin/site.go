@@ -30,15 +30,17 @@ func (n *Node) Site(ctx context.Context) (*pb.GetSiteResponse, error) {
 }
 
 // SwitchSite moves the primary role to the other site without loss. The node must be the active of the primary.
-// Errors include [client.ErrRefused] if the role does not permit the switch, or the switch was rolled back.
+// Errors include [client.ErrRefused] if the role does not permit the switch, if the other site does not respond, or
+// if the switch was rolled back; [client.ErrInvalid]; [client.ErrUnavailable], after which the other site may be the
+// primary.
 func (n *Node) SwitchSite(ctx context.Context, req *pb.SwitchSiteRequest) (*pb.SwitchSiteResponse, error) {
 	resp, err := n.sites().SwitchSite(ctx, req)
 	return resp, n.fail(ctx, "switch the site", err)
 }
 
-// PromoteSite makes a replica the primary. Transactions that the replica has not received are lost. The node must be
-// the active of the replica. Errors include [client.ErrRefused] if the role does not permit the promotion or, without
-// Force, if the primary responds.
+// PromoteSite makes a replica, or a primary that has stopped for a switch, the primary. Transactions that the site
+// has not received are lost. The node must be the active of its pair. Errors include [client.ErrRefused] if the role
+// does not permit the promotion or, without Force, if the primary responds; [client.ErrInvalid] without a reason.
 func (n *Node) PromoteSite(ctx context.Context, req *pb.PromoteSiteRequest) (*pb.PromoteSiteResponse, error) {
 	resp, err := n.sites().PromoteSite(ctx, req)
 	return resp, n.fail(ctx, "promote the site", err)
@@ -60,7 +62,8 @@ func (n *Node) PullSnapshot(
 }
 
 // DemoteSite makes a pair the replica of another pair. The node must be the active of the pair to demote. Errors
-// include [client.ErrRefused] if the pair has transactions that the primary lacks, or the primary does not respond.
+// include [client.ErrRefused] if the pair has transactions that the primary lacks, if the primary does not respond,
+// or if site.name or site.remote is not set.
 func (n *Node) DemoteSite(ctx context.Context, req *pb.DemoteSiteRequest) (*pb.DemoteSiteResponse, error) {
 	resp, err := n.sites().DemoteSite(ctx, req)
 	return resp, n.fail(ctx, "demote the site", err)
