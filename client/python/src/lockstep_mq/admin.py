@@ -449,9 +449,9 @@ class Admin(QueueCalls, ScheduleCalls):
     async def switchover(self, *, to: str = "", timeout: float = 10.0) -> str:
         """Transfer the active role to the other node, and return the address of the active node.
 
-        `to` is the name or the UUID of the node to activate; if empty, it is the other node. timeout limits the transfer
-        on the node; the call waits up to twice as long for each response. The call is retried until a node responds,
-        which is safe: the target is determined before the first attempt.
+        `to` is the name or the UUID of the node to activate; if empty, it is the other node. timeout limits the
+        transfer on the node; the call waits up to twice as long for each response. The call is retried until a node
+        responds, which is safe: the target is determined before the first attempt.
         """
         limit = 2 * timeout
         if not to:

@@ -93,7 +93,7 @@ class SubscriptionNotFound(Refused):
 
 
 class AlreadyExists(Refused):
-    """An object with this name already exists, or the xid of a transaction to prepare is in use or was used recently."""
+    """An object with this name exists, or the xid of a transaction to prepare is in use or was used recently."""
 
     what_to_do = "use another name, or the existing object"
 

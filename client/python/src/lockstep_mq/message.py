@@ -25,8 +25,8 @@ class Message:
     Attributes:
         body: The payload, opaque to Lockstep, up to `limits.message-bytes` (64 MiB by default).
         properties: Application properties: str, bool, int, float or bytes. Keys have 1 to 255 bytes.
-        message_id: Identifies the message. A queue with a dedup_window discards a message if it has accepted the same ID
-            within this window.
+        message_id: Identifies the message. A queue with a dedup_window discards a message if it has accepted the same
+            ID within this window.
         correlation_id: Identifies a related message or operation, such as the request that a response belongs to.
         reply_to: The queue for replies.
         content_type: Media type of the body, such as "application/json".
