@@ -27,10 +27,11 @@ type QueueConfig struct {
 	// This field and DeadLetter are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32
 	// Name of the dead-letter queue. It receives rejected messages and messages that were delivered MaxDeliveries
-	// times. It must exist and cannot be deleted while it is referenced. Its own DeadLetter must not lead back to
-	// this queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest
-	// first, as far as the dead-letter queue has space. The other messages stay in this queue and are not delivered
-	// until there is space. If DeadLetter is empty, messages are discarded.
+	// times; with DeadLetterExpired, also expired messages, and with Overflow OVERFLOW_DEAD_LETTER_HEAD, the
+	// oldest messages of the full queue. It must exist and cannot be deleted while it is referenced. Its own
+	// DeadLetter must not lead back to this queue. If it has neither a subscription nor a retention, it stores
+	// nothing. Messages are moved oldest first, as far as the dead-letter queue has space. The other messages stay in
+	// this queue and are not delivered until there is space. If DeadLetter is empty, messages are discarded.
 	DeadLetter string
 	// Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
 	// never.

@@ -776,7 +776,8 @@ type TestAccessRequest struct {
 	Right AccessRight `protobuf:"varint,1,opt,name=right,proto3,enum=lockstep.v1.AccessRight" json:"right,omitempty"`
 	// Name of the queue, for a queue right. The queue need not exist.
 	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Principal; if empty, return all rules that grant the right.
+	// Principal. If the request has neither a principal nor groups, the response contains all rules that grant the
+	// right.
 	Principal string `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Groups of the principal.
 	Groups        []string `protobuf:"bytes,4,rep,name=groups,proto3" json:"groups,omitempty"`
@@ -845,13 +846,14 @@ func (x *TestAccessRequest) GetGroups() []string {
 // TestAccessResponse is the result of the test.
 type TestAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// True if the principal has the right. Without a principal in the request: true if any principal has it.
+	// True if the principal has the right. Without a principal and groups in the request: true if any principal has it.
 	Allowed bool `protobuf:"varint,1,opt,name=allowed,proto3" json:"allowed,omitempty"`
 	// True if all callers have all rights: there was never a rule, and `access.mode` is `open`.
 	Open bool `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
-	// Entries of `access.operators` that match the principal; without a principal in the request, all of them.
+	// Entries of `access.operators` that match the principal; without a principal and groups in the request, all of
+	// them.
 	Operators []string `protobuf:"bytes,3,rep,name=operators,proto3" json:"operators,omitempty"`
-	// Rules that grant the right to the principal; without a principal in the request, to any principal.
+	// Rules that grant the right to the principal; without a principal and groups in the request, to any principal.
 	Rules         []*AccessRule `protobuf:"bytes,4,rep,name=rules,proto3" json:"rules,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1492,7 +1494,8 @@ type RevokeTokenRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the token.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Proceed although the caller uses the token for this call and has no other right to operate.
+	// Proceed although the caller would lose its right to operate, or although the caller uses a token and its
+	// principal would have no other one.
 	LockOut bool `protobuf:"varint,2,opt,name=lock_out,json=lockOut,proto3" json:"lock_out,omitempty"`
 	// See AccessService.
 	Producer      *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`

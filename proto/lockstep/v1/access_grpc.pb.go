@@ -65,7 +65,8 @@ type AccessServiceClient interface {
 	// Grant adds rights and roles to the rule of a principal or group and a queue pattern. It creates the rule if it does
 	// not exist.
 	Grant(ctx context.Context, in *GrantRequest, opts ...grpc.CallOption) (*GrantResponse, error)
-	// Revoke removes rights and roles from a rule, or deletes the rule. NOT_FOUND if the rule does not exist.
+	// Revoke removes rights and roles from a rule, or deletes the rule. NOT_FOUND if the rule does not exist, or does
+	// not contain one of the rights or roles.
 	Revoke(ctx context.Context, in *RevokeRequest, opts ...grpc.CallOption) (*RevokeResponse, error)
 	// PutRole creates or replaces a role. The new rights apply to all rules with the role.
 	PutRole(ctx context.Context, in *PutRoleRequest, opts ...grpc.CallOption) (*PutRoleResponse, error)
@@ -228,7 +229,8 @@ type AccessServiceServer interface {
 	// Grant adds rights and roles to the rule of a principal or group and a queue pattern. It creates the rule if it does
 	// not exist.
 	Grant(context.Context, *GrantRequest) (*GrantResponse, error)
-	// Revoke removes rights and roles from a rule, or deletes the rule. NOT_FOUND if the rule does not exist.
+	// Revoke removes rights and roles from a rule, or deletes the rule. NOT_FOUND if the rule does not exist, or does
+	// not contain one of the rights or roles.
 	Revoke(context.Context, *RevokeRequest) (*RevokeResponse, error)
 	// PutRole creates or replaces a role. The new rights apply to all rules with the role.
 	PutRole(context.Context, *PutRoleRequest) (*PutRoleResponse, error)

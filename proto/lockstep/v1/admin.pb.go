@@ -278,7 +278,7 @@ type PairStatus struct {
 	Config uint64 `protobuf:"varint,2,opt,name=config,proto3" json:"config,omitempty"`
 	// Term: incremented when the active changes.
 	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	// Both nodes.
+	// Known nodes of the pair.
 	Nodes []*NodeStatus `protobuf:"bytes,4,rep,name=nodes,proto3" json:"nodes,omitempty"`
 	// 1: a node continues alone; 2: writes are refused without an in-sync standby.
 	MinInSync uint32 `protobuf:"varint,5,opt,name=min_in_sync,json=minInSync,proto3" json:"min_in_sync,omitempty"`
@@ -980,7 +980,7 @@ type StandbyStatus struct {
 	DurableLsn uint64 `protobuf:"varint,2,opt,name=durable_lsn,json=durableLsn,proto3" json:"durable_lsn,omitempty"`
 	// Replication lag in records.
 	LagRecords uint64 `protobuf:"varint,3,opt,name=lag_records,json=lagRecords,proto3" json:"lag_records,omitempty"`
-	// "catching-up", "snapshot", "syncing" or "in-sync".
+	// "catching-up", "syncing" or "in-sync".
 	State string `protobuf:"bytes,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Bytes of log that are not durable on the standby; estimated from the mean record size if the lag is large.
 	LagBytes uint64 `protobuf:"varint,5,opt,name=lag_bytes,json=lagBytes,proto3" json:"lag_bytes,omitempty"`
@@ -1108,7 +1108,7 @@ type GetStatusResponse struct {
 	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=lockstep.v1.Role" json:"role,omitempty"`
 	// Reason for the role, or why the node cannot serve clients.
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Cluster record; absent on a standalone node.
+	// Cluster record; absent on a standalone node, and if the node has not read the record.
 	Pair *PairStatus `protobuf:"bytes,4,opt,name=pair,proto3" json:"pair,omitempty"`
 	// Store of the node.
 	Store *StoreStatus `protobuf:"bytes,5,opt,name=store,proto3" json:"store,omitempty"`
@@ -1396,11 +1396,11 @@ type SiteInfo struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the site.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Role of the pair. A pair with another role than SITE_ROLE_PRIMARY accepts no requests of clients.
+	// Role of the pair. With SITE_ROLE_REPLICA or SITE_ROLE_STOPPED, the pair accepts no requests of clients.
 	Role SiteRole `protobuf:"varint,2,opt,name=role,proto3,enum=lockstep.v1.SiteRole" json:"role,omitempty"`
 	// UUID of the group of sites.
 	Lineage string `protobuf:"bytes,3,opt,name=lineage,proto3" json:"lineage,omitempty"`
-	// Incremented by each promotion.
+	// Increased by each promotion, usually by 1.
 	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Addresses of the other site, as configured and learned, host:port.
 	RemoteAddresses []string `protobuf:"bytes,5,rep,name=remote_addresses,json=remoteAddresses,proto3" json:"remote_addresses,omitempty"`
@@ -1502,7 +1502,7 @@ type Activity struct {
 	Commits []*LatencyBucket `protobuf:"bytes,6,rep,name=commits,proto3" json:"commits,omitempty"`
 	// Attached consumers.
 	Consumers uint64 `protobuf:"varint,7,opt,name=consumers,proto3" json:"consumers,omitempty"`
-	// Open connections to the port of the node.
+	// Open connections to the ports of the node for clients, including the AMQP port.
 	Connections uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
 	// Memory of the process obtained from the operating system, in bytes.
 	MemoryBytes uint64 `protobuf:"varint,9,opt,name=memory_bytes,json=memoryBytes,proto3" json:"memory_bytes,omitempty"`
@@ -1841,7 +1841,7 @@ type SwitchoverRequest struct {
 	// succeeds without changes and can therefore be retried. Ignored by nodes before 0.2.0.
 	To string `protobuf:"bytes,2,opt,name=to,proto3" json:"to,omitempty"`
 	// Name or UUID of the node to deactivate; if empty, not checked. If it is not active, the request succeeds without
-	// changes. Ignored by nodes before 0.2.0.
+	// changes. Ignored if `to` is set, and by nodes before 0.2.0.
 	From          string `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

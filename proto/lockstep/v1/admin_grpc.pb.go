@@ -47,7 +47,8 @@ const (
 type AdminServiceClient interface {
 	// GetStatus returns the status of the node.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// WatchStatus sends the status of the node now and after each change.
+	// WatchStatus sends the status of the node now, after each change of its role or of the cluster record, and once
+	// per second.
 	WatchStatus(ctx context.Context, in *WatchStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatusResponse], error)
 	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
 	// switchover is complete or rolled back.
@@ -265,7 +266,8 @@ type AdminService_CopyHistoryClient = grpc.ServerStreamingClient[CopyHistoryResp
 type AdminServiceServer interface {
 	// GetStatus returns the status of the node.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// WatchStatus sends the status of the node now and after each change.
+	// WatchStatus sends the status of the node now, after each change of its role or of the cluster record, and once
+	// per second.
 	WatchStatus(*WatchStatusRequest, grpc.ServerStreamingServer[WatchStatusResponse]) error
 	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
 	// switchover is complete or rolled back.

@@ -87,7 +87,8 @@ func (AuditOutcome) EnumDescriptor() ([]byte, []int) {
 // TailAuditRequest selects audit records.
 type TailAuditRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Maximum number of existing records to send: the newest ones that the node has in memory. 0 means none.
+	// Maximum number of existing records to send: the newest ones that the node has in memory, at most 1,000. 0 means
+	// none.
 	Last uint32 `protobuf:"varint,1,opt,name=last,proto3" json:"last,omitempty"`
 	// Continue with new records.
 	Follow bool `protobuf:"varint,2,opt,name=follow,proto3" json:"follow,omitempty"`

@@ -217,7 +217,7 @@ func (x *ListConnectionsResponse) GetTotal() uint32 {
 	return 0
 }
 
-// Connection is one connection to the port of a node.
+// Connection is one connection to a port of a node.
 type Connection struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of the connection on the node; not reused before a restart of the node.
@@ -230,7 +230,8 @@ type Connection struct {
 	Principal string `protobuf:"bytes,4,opt,name=principal,proto3" json:"principal,omitempty"`
 	// Authentication method of that call: "none", "certificate", "token", "jwt" or "peer-token".
 	Authentication string `protobuf:"bytes,5,opt,name=authentication,proto3" json:"authentication,omitempty"`
-	// User agent of the first call, as sent by the gRPC library of the client.
+	// User agent of the first call, as sent by the gRPC library of the client; for AMQP, the product, version and
+	// container ID of the client.
 	Client string `protobuf:"bytes,6,opt,name=client,proto3" json:"client,omitempty"`
 	// TLS version, such as "TLS 1.3"; empty without TLS.
 	Tls string `protobuf:"bytes,7,opt,name=tls,proto3" json:"tls,omitempty"`
@@ -378,7 +379,8 @@ type Traffic struct {
 	Bytes uint64 `protobuf:"varint,1,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Messages published by the client, or delivered to it.
 	Messages uint64 `protobuf:"varint,2,opt,name=messages,proto3" json:"messages,omitempty"`
-	// Bytes per second since the previous request, if that was less than 10 seconds ago; otherwise not set.
+	// Bytes per second between the last two samples, which requests take at most once per second. Not set if the
+	// samples are more than 10 seconds apart.
 	BytesPerSecond *float64 `protobuf:"fixed64,3,opt,name=bytes_per_second,json=bytesPerSecond,proto3,oneof" json:"bytes_per_second,omitempty"`
 	// Messages per second, as in `bytes_per_second`.
 	MessagesPerSecond *float64 `protobuf:"fixed64,4,opt,name=messages_per_second,json=messagesPerSecond,proto3,oneof" json:"messages_per_second,omitempty"`

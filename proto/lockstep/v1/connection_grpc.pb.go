@@ -31,13 +31,14 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ConnectionService is served by every node, for the connections to its own port. It requires the right to operate.
+// ConnectionService is served by every node, for the connections to its own ports. It requires the right to operate.
 type ConnectionServiceClient interface {
 	// ListConnections returns the connections of clients and of the other node, oldest first.
 	ListConnections(ctx context.Context, in *ListConnectionsRequest, opts ...grpc.CallOption) (*ListConnectionsResponse, error)
 	// CloseConnection closes the connection of a client. Requests without a response have an unknown outcome for the
 	// client, and unacknowledged messages of its consumers are redelivered. Clients reconnect automatically: to prevent
-	// this, revoke the rights or the token of the client.
+	// this, revoke the rights or the token of the client. CONNECTION_NOT_FOUND if the connection is not open; INVALID
+	// for the connection of the other node of the pair.
 	CloseConnection(ctx context.Context, in *CloseConnectionRequest, opts ...grpc.CallOption) (*CloseConnectionResponse, error)
 }
 
@@ -73,13 +74,14 @@ func (c *connectionServiceClient) CloseConnection(ctx context.Context, in *Close
 // All implementations must embed UnimplementedConnectionServiceServer
 // for forward compatibility.
 //
-// ConnectionService is served by every node, for the connections to its own port. It requires the right to operate.
+// ConnectionService is served by every node, for the connections to its own ports. It requires the right to operate.
 type ConnectionServiceServer interface {
 	// ListConnections returns the connections of clients and of the other node, oldest first.
 	ListConnections(context.Context, *ListConnectionsRequest) (*ListConnectionsResponse, error)
 	// CloseConnection closes the connection of a client. Requests without a response have an unknown outcome for the
 	// client, and unacknowledged messages of its consumers are redelivered. Clients reconnect automatically: to prevent
-	// this, revoke the rights or the token of the client.
+	// this, revoke the rights or the token of the client. CONNECTION_NOT_FOUND if the connection is not open; INVALID
+	// for the connection of the other node of the pair.
 	CloseConnection(context.Context, *CloseConnectionRequest) (*CloseConnectionResponse, error)
 	mustEmbedUnimplementedConnectionServiceServer()
 }

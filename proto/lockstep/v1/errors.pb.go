@@ -357,7 +357,7 @@ const (
 	ErrorReason_ERROR_REASON_ACCESS_IN_USE ErrorReason = 214
 	// A token with this name or SHA-256 exists.
 	ErrorReason_ERROR_REASON_TOKEN_EXISTS ErrorReason = 219
-	// Connection not found: it is closed, or it is the connection of the other node.
+	// Connection not found: it is closed, or it is a connection to another node.
 	ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND ErrorReason = 230
 	// The caller would lose its right `operate`. Grant that right first, or set `lock_out` to confirm.
 	ErrorReason_ERROR_REASON_LOCK_OUT ErrorReason = 212
@@ -464,7 +464,8 @@ const (
 	// The queues of the request belong to different pairs of the fleet. Nothing was applied. Queues that are used in one
 	// transaction must be in the same placement group.
 	ErrorReason_ERROR_REASON_CROSS_PAIR ErrorReason = 275
-	// The directory of the fleet does not respond, and the node does not know the owner of the queue. Nothing was applied.
+	// The directory of the fleet is unavailable, lost or being rebuilt, the queue is being moved, or no pair is
+	// available for a new queue. A request for a queue was not applied. A change of the directory may have been made.
 	ErrorReason_ERROR_REASON_DIRECTORY_UNAVAILABLE ErrorReason = 276
 	// The state of the fleet or of a pair does not permit the request, or `fleet.pair` is not set. Nothing was changed.
 	ErrorReason_ERROR_REASON_FLEET_STATE ErrorReason = 277

@@ -754,11 +754,13 @@ func (x *PairLoad) GetPublishRate() float64 {
 	return 0
 }
 
-// PlacementRule determines the pairs on which queues with a matching name are created: one pair, or all pairs with the
-// labels. Of several matching rules, the one with the most characters other than wildcards applies.
+// PlacementRule determines the pairs on which queues with a matching name are created: one pair, or all pairs with
+// the labels. Of several matching rules, the one with the most characters other than wildcards applies; of these, the
+// first in the order of the patterns.
 type PlacementRule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Pattern of queue names, 1 to 255 bytes: `*` matches any sequence of bytes, `?` one byte.
+	// Pattern of queue names, 1 to 255 bytes: `*` matches any sequence of bytes, `?` one byte. A pattern that matches a
+	// partitioned queue also matches its partitions.
 	Pattern string `protobuf:"bytes,1,opt,name=pattern,proto3" json:"pattern,omitempty"`
 	// Name of a pair, which need not be registered. Either `pair` or `labels` must be set.
 	Pair string `protobuf:"bytes,2,opt,name=pair,proto3" json:"pair,omitempty"`

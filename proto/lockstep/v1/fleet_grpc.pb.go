@@ -70,8 +70,9 @@ type FleetServiceClient interface {
 	PutPlacementRule(ctx context.Context, in *PutPlacementRuleRequest, opts ...grpc.CallOption) (*PutPlacementRuleResponse, error)
 	// DeletePlacementRule deletes the rule of a pattern, if it exists. Errors: as for PutPlacementRule.
 	DeletePlacementRule(ctx context.Context, in *DeletePlacementRuleRequest, opts ...grpc.CallOption) (*DeletePlacementRuleResponse, error)
-	// SetPairState sets the state of a registered pair. Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the
-	// pair is not registered, or has not finished joining; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	// SetPairState sets the state of a registered pair. It ends an unfinished LeaveFleet of that pair. Errors:
+	// ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is not registered, has not finished joining, or is
+	// being removed by ForgetPair; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	SetPairState(ctx context.Context, in *SetPairStateRequest, opts ...grpc.CallOption) (*SetPairStateResponse, error)
 	// RebuildDirectory writes the queues of this pair to a lost or restored directory. No queues can be created until
 	// each pair of the fleet has served such a request. Placement rules of a lost directory are not restored. If the
@@ -81,8 +82,8 @@ type FleetServiceClient interface {
 	RebuildDirectory(ctx context.Context, in *RebuildDirectoryRequest, opts ...grpc.CallOption) (*RebuildDirectoryResponse, error)
 	// LeaveFleet removes this pair from the fleet. `fleet.pair` must then be removed from the settings of its nodes:
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
-	// has queues and is not the last pair, or if a move from or to the pair has not ended;
-	// ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
+	// has queues and is not the last pair, if another pair has its name, or if a move from or to the pair has not
+	// ended; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(ctx context.Context, in *LeaveFleetRequest, opts ...grpc.CallOption) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
@@ -91,10 +92,12 @@ type FleetServiceClient interface {
 	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
 	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	ForgetPair(ctx context.Context, in *ForgetPairRequest, opts ...grpc.CallOption) (*ForgetPairResponse, error)
-	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues after
-	// the response; ListMoves shows its progress. Served by the active node of the target. Errors: ERROR_REASON_INVALID
-	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
-	// target is draining, or if a node does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues
+	// after the response; ListMoves shows its progress. Served by the active node of the target. Errors:
+	// ERROR_REASON_INVALID if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part
+	// of another move, if the fleet has 100 moves, or if a pair is not registered; ERROR_REASON_FEATURE_MISSING if a
+	// node of the target does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE, also if the target is not open, or
+	// the source is joining or leaving.
 	MoveQueues(ctx context.Context, in *MoveQueuesRequest, opts ...grpc.CallOption) (*MoveQueuesResponse, error)
 	// ListMoves returns the unfinished moves of the fleet, and the last moves to this pair that have ended since the node
 	// became active.
@@ -103,7 +106,8 @@ type FleetServiceClient interface {
 	// Errors: ERROR_REASON_FLEET_STATE if the target has already taken the queues, or if there is no such move;
 	// ERROR_REASON_OUTCOME_UNKNOWN.
 	CancelMove(ctx context.Context, in *CancelMoveRequest, opts ...grpc.CallOption) (*CancelMoveResponse, error)
-	// GetMoveSource returns the queues of a move. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	// GetMoveSource returns the queues of a move. Errors: ERROR_REASON_INVALID, ERROR_REASON_QUEUE_NOT_FOUND;
+	// ERROR_REASON_FLEET_STATE if the source has the move in another state than fenced.
 	GetMoveSource(ctx context.Context, in *GetMoveSourceRequest, opts ...grpc.CallOption) (*GetMoveSourceResponse, error)
 	// PullMessages returns the live messages of a queue from a sequence on, up to the last one. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND.
@@ -127,7 +131,8 @@ type FleetServiceClient interface {
 	// fence, the source refuses a later one with the same epoch.
 	UnfenceQueues(ctx context.Context, in *UnfenceQueuesRequest, opts ...grpc.CallOption) (*UnfenceQueuesResponse, error)
 	// DropMoved deletes the fenced queues of a move after the target has taken them. Errors:
-	// ERROR_REASON_DIRECTORY_UNAVAILABLE until the copy of the directory of the source contains the new owner.
+	// ERROR_REASON_DIRECTORY_UNAVAILABLE until the copy of the directory of the source contains the new owner;
+	// ERROR_REASON_FLEET_STATE if the move has another target, or the target was removed by ForgetPair.
 	DropMoved(ctx context.Context, in *DropMovedRequest, opts ...grpc.CallOption) (*DropMovedResponse, error)
 }
 
@@ -373,8 +378,9 @@ type FleetServiceServer interface {
 	PutPlacementRule(context.Context, *PutPlacementRuleRequest) (*PutPlacementRuleResponse, error)
 	// DeletePlacementRule deletes the rule of a pattern, if it exists. Errors: as for PutPlacementRule.
 	DeletePlacementRule(context.Context, *DeletePlacementRuleRequest) (*DeletePlacementRuleResponse, error)
-	// SetPairState sets the state of a registered pair. Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the
-	// pair is not registered, or has not finished joining; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	// SetPairState sets the state of a registered pair. It ends an unfinished LeaveFleet of that pair. Errors:
+	// ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is not registered, has not finished joining, or is
+	// being removed by ForgetPair; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	SetPairState(context.Context, *SetPairStateRequest) (*SetPairStateResponse, error)
 	// RebuildDirectory writes the queues of this pair to a lost or restored directory. No queues can be created until
 	// each pair of the fleet has served such a request. Placement rules of a lost directory are not restored. If the
@@ -384,8 +390,8 @@ type FleetServiceServer interface {
 	RebuildDirectory(context.Context, *RebuildDirectoryRequest) (*RebuildDirectoryResponse, error)
 	// LeaveFleet removes this pair from the fleet. `fleet.pair` must then be removed from the settings of its nodes:
 	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
-	// has queues and is not the last pair, or if a move from or to the pair has not ended;
-	// ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
+	// has queues and is not the last pair, if another pair has its name, or if a move from or to the pair has not
+	// ended; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
@@ -394,10 +400,12 @@ type FleetServiceServer interface {
 	// Errors: ERROR_REASON_INVALID; ERROR_REASON_FLEET_STATE if the pair is live, or is neither registered nor has queue
 	// names; ERROR_REASON_DIRECTORY_UNAVAILABLE.
 	ForgetPair(context.Context, *ForgetPairRequest) (*ForgetPairResponse, error)
-	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues after
-	// the response; ListMoves shows its progress. Served by the active node of the target. Errors: ERROR_REASON_INVALID
-	// if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part of another move, if the
-	// target is draining, or if a node does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE.
+	// MoveQueues begins a move of queues of another pair to the pair that receives the request. The move continues
+	// after the response; ListMoves shows its progress. Served by the active node of the target. Errors:
+	// ERROR_REASON_INVALID if the queues are not owned by one other pair; ERROR_REASON_FLEET_STATE if a queue is part
+	// of another move, if the fleet has 100 moves, or if a pair is not registered; ERROR_REASON_FEATURE_MISSING if a
+	// node of the target does not support moves; ERROR_REASON_DIRECTORY_UNAVAILABLE, also if the target is not open, or
+	// the source is joining or leaving.
 	MoveQueues(context.Context, *MoveQueuesRequest) (*MoveQueuesResponse, error)
 	// ListMoves returns the unfinished moves of the fleet, and the last moves to this pair that have ended since the node
 	// became active.
@@ -406,7 +414,8 @@ type FleetServiceServer interface {
 	// Errors: ERROR_REASON_FLEET_STATE if the target has already taken the queues, or if there is no such move;
 	// ERROR_REASON_OUTCOME_UNKNOWN.
 	CancelMove(context.Context, *CancelMoveRequest) (*CancelMoveResponse, error)
-	// GetMoveSource returns the queues of a move. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	// GetMoveSource returns the queues of a move. Errors: ERROR_REASON_INVALID, ERROR_REASON_QUEUE_NOT_FOUND;
+	// ERROR_REASON_FLEET_STATE if the source has the move in another state than fenced.
 	GetMoveSource(context.Context, *GetMoveSourceRequest) (*GetMoveSourceResponse, error)
 	// PullMessages returns the live messages of a queue from a sequence on, up to the last one. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND.
@@ -430,7 +439,8 @@ type FleetServiceServer interface {
 	// fence, the source refuses a later one with the same epoch.
 	UnfenceQueues(context.Context, *UnfenceQueuesRequest) (*UnfenceQueuesResponse, error)
 	// DropMoved deletes the fenced queues of a move after the target has taken them. Errors:
-	// ERROR_REASON_DIRECTORY_UNAVAILABLE until the copy of the directory of the source contains the new owner.
+	// ERROR_REASON_DIRECTORY_UNAVAILABLE until the copy of the directory of the source contains the new owner;
+	// ERROR_REASON_FLEET_STATE if the move has another target, or the target was removed by ForgetPair.
 	DropMoved(context.Context, *DropMovedRequest) (*DropMovedResponse, error)
 	mustEmbedUnimplementedFleetServiceServer()
 }

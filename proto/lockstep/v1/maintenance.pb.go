@@ -2667,7 +2667,7 @@ type Job struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name, unique in the pair.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// Cron expression with five fields, or a descriptor such as "@daily"; local time of the active.
+	// Cron expression with five fields, or a descriptor such as "@daily" or "@every 6h"; local time of the active.
 	Schedule string `protobuf:"bytes,2,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	// "scan", "shrink", "backup", "compact" or "verify".
 	Kind string `protobuf:"bytes,3,opt,name=kind,proto3" json:"kind,omitempty"`
@@ -2676,7 +2676,7 @@ type Job struct {
 	On string `protobuf:"bytes,4,opt,name=on,proto3" json:"on,omitempty"`
 	// True if the job is paused.
 	Paused bool `protobuf:"varint,5,opt,name=paused,proto3" json:"paused,omitempty"`
-	// Time of the next run.
+	// Time of the next run; absent while the job is paused.
 	NextRun *timestamppb.Timestamp `protobuf:"bytes,6,opt,name=next_run,json=nextRun,proto3" json:"next_run,omitempty"`
 	// Last runs, newest first, at most 20.
 	History       []*JobRun `protobuf:"bytes,7,rep,name=history,proto3" json:"history,omitempty"`

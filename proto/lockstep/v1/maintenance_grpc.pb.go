@@ -53,8 +53,8 @@ const (
 //
 // MaintenanceService scans, rewrites, shrinks and backs up page files, and runs the plan and the jobs of the pair.
 // Every node serves it. Methods for "this node" are executed by the node that receives the request. Methods for "the
-// pair" use the replicated store; any node forwards them to the active. Long operations stream progress. If the caller
-// cancels, they stop safely and leave everything unchanged.
+// pair" use the replicated store: each node reads its own copy, and forwards changes to the active. Long operations
+// stream progress. If the caller cancels, they stop safely and leave everything unchanged.
 //
 // Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled a
 // rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (the
@@ -95,7 +95,7 @@ type MaintenanceServiceClient interface {
 	FlushArchive(ctx context.Context, in *FlushArchiveRequest, opts ...grpc.CallOption) (*FlushArchiveResponse, error)
 	// StartPlan starts a rolling operation on the pair: first the standby, then a switchover, then the other node.
 	StartPlan(ctx context.Context, in *StartPlanRequest, opts ...grpc.CallOption) (*StartPlanResponse, error)
-	// WatchPlan sends the plan of the pair now and after each change, until the plan has ended.
+	// WatchPlan sends the plan of the pair now, after each change, and periodically, until the plan has ended.
 	WatchPlan(ctx context.Context, in *WatchPlanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchPlanResponse], error)
 	// CancelPlan cancels the plan of the pair at the next safe point.
 	CancelPlan(ctx context.Context, in *CancelPlanRequest, opts ...grpc.CallOption) (*CancelPlanResponse, error)
@@ -103,9 +103,10 @@ type MaintenanceServiceClient interface {
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
 	// PutJob adds or replaces a scheduled job.
 	PutJob(ctx context.Context, in *PutJobRequest, opts ...grpc.CallOption) (*PutJobResponse, error)
-	// DeleteJob removes a scheduled job.
+	// DeleteJob removes a scheduled job and its history. A run in progress continues.
 	DeleteJob(ctx context.Context, in *DeleteJobRequest, opts ...grpc.CallOption) (*DeleteJobResponse, error)
-	// RunJob runs a job immediately.
+	// RunJob runs a job immediately. It responds when the run has ended or, for a job of the kind "compact", when the
+	// plan has started.
 	RunJob(ctx context.Context, in *RunJobRequest, opts ...grpc.CallOption) (*RunJobResponse, error)
 	// RestartNode restarts this node, a standby, as a step of a rolling restart. For calls between the nodes only.
 	RestartNode(ctx context.Context, in *RestartNodeRequest, opts ...grpc.CallOption) (*RestartNodeResponse, error)
@@ -392,8 +393,8 @@ func (c *maintenanceServiceClient) ReportNode(ctx context.Context, in *ReportNod
 //
 // MaintenanceService scans, rewrites, shrinks and backs up page files, and runs the plan and the jobs of the pair.
 // Every node serves it. Methods for "this node" are executed by the node that receives the request. Methods for "the
-// pair" use the replicated store; any node forwards them to the active. Long operations stream progress. If the caller
-// cancels, they stop safely and leave everything unchanged.
+// pair" use the replicated store: each node reads its own copy, and forwards changes to the active. Long operations
+// stream progress. If the caller cancels, they stop safely and leave everything unchanged.
 //
 // Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled a
 // rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (the
@@ -434,7 +435,7 @@ type MaintenanceServiceServer interface {
 	FlushArchive(context.Context, *FlushArchiveRequest) (*FlushArchiveResponse, error)
 	// StartPlan starts a rolling operation on the pair: first the standby, then a switchover, then the other node.
 	StartPlan(context.Context, *StartPlanRequest) (*StartPlanResponse, error)
-	// WatchPlan sends the plan of the pair now and after each change, until the plan has ended.
+	// WatchPlan sends the plan of the pair now, after each change, and periodically, until the plan has ended.
 	WatchPlan(*WatchPlanRequest, grpc.ServerStreamingServer[WatchPlanResponse]) error
 	// CancelPlan cancels the plan of the pair at the next safe point.
 	CancelPlan(context.Context, *CancelPlanRequest) (*CancelPlanResponse, error)
@@ -442,9 +443,10 @@ type MaintenanceServiceServer interface {
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
 	// PutJob adds or replaces a scheduled job.
 	PutJob(context.Context, *PutJobRequest) (*PutJobResponse, error)
-	// DeleteJob removes a scheduled job.
+	// DeleteJob removes a scheduled job and its history. A run in progress continues.
 	DeleteJob(context.Context, *DeleteJobRequest) (*DeleteJobResponse, error)
-	// RunJob runs a job immediately.
+	// RunJob runs a job immediately. It responds when the run has ended or, for a job of the kind "compact", when the
+	// plan has started.
 	RunJob(context.Context, *RunJobRequest) (*RunJobResponse, error)
 	// RestartNode restarts this node, a standby, as a step of a rolling restart. For calls between the nodes only.
 	RestartNode(context.Context, *RestartNodeRequest) (*RestartNodeResponse, error)

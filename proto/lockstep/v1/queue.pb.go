@@ -40,7 +40,7 @@ const (
 	QueueOrder_QUEUE_ORDER_MESSAGES QueueOrder = 2
 	// Bytes of the messages.
 	QueueOrder_QUEUE_ORDER_BYTES QueueOrder = 3
-	// Age of the oldest message. An empty queue sorts as the youngest.
+	// Age of the oldest unacknowledged message. A queue without unacknowledged messages sorts as the youngest.
 	QueueOrder_QUEUE_ORDER_AGE QueueOrder = 4
 	// Messages published per second, as in QueueActivity.
 	QueueOrder_QUEUE_ORDER_PUBLISHED QueueOrder = 5
@@ -283,11 +283,13 @@ type AlterQueueRequest struct {
 	// Makes the request safe to retry: a retry returns the original result and changes nothing. Ignored by nodes up to
 	// release 0.1.0.
 	Producer *Producer `protobuf:"bytes,3,opt,name=producer,proto3" json:"producer,omitempty"`
-	// Names of the QueueConfig fields to change; "*" means all. If empty: `max_messages` and `max_bytes`, the fields that
-	// clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown name. The queue then sets the named fields
-	// itself, even those that are 0. With "*" or an empty mask, fields that are 0 get the default of a policy.
+	// Names of the QueueConfig fields to change; "*" means all. If this field and `reset_fields` are empty:
+	// `max_messages` and `max_bytes`, the fields that clients of release 0.1.0 support. INVALID_ARGUMENT for an unknown
+	// name. The queue then sets the named fields itself, even those that are 0. With "*" or an empty mask, fields that
+	// are 0 get the default of a policy.
 	UpdateMask *fieldmaskpb.FieldMask `protobuf:"bytes,4,opt,name=update_mask,json=updateMask,proto3" json:"update_mask,omitempty"`
-	// Names of QueueConfig fields that the queue no longer sets itself: they get the default of a policy, or 0.
+	// Names of QueueConfig fields that the queue no longer sets itself: they get the default of a policy, or 0. A field
+	// must not also be named in `update_mask`. FEATURE_MISSING while a node runs release 0.1.0.
 	ResetFields   []string `protobuf:"bytes,5,rep,name=reset_fields,json=resetFields,proto3" json:"reset_fields,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -739,8 +741,8 @@ type ListQueuesRequest struct {
 	// Only queues with names that contain this text, ignoring case.
 	Contains string `protobuf:"bytes,4,opt,name=contains,proto3" json:"contains,omitempty"`
 	// Sort order; ties are ordered by name. Page tokens are available only for ascending order by name without
-	// `offset`; otherwise use `offset`. A queue that changes its position between two requests may be on both pages
-	// or on neither.
+	// `contains`, `offset` and `activity`; otherwise use `offset`. A queue that changes its position between two
+	// requests may be on both pages or on neither.
 	Order QueueOrder `protobuf:"varint,5,opt,name=order,proto3,enum=lockstep.v1.QueueOrder" json:"order,omitempty"`
 	// Descending order. For QUEUE_ORDER_AGE, oldest first.
 	Descending bool `protobuf:"varint,6,opt,name=descending,proto3" json:"descending,omitempty"`
@@ -843,7 +845,7 @@ type ListQueuesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Queues in the requested order.
 	Queues []*Queue `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
-	// Token of the next page; empty on the last page.
+	// Token of the next page; empty on the last page, and if page tokens are not available.
 	NextPageToken string `protobuf:"bytes,2,opt,name=next_page_token,json=nextPageToken,proto3" json:"next_page_token,omitempty"`
 	// With `contains`, `order`, `descending`, `offset` or `activity`: total number of matching queues. Otherwise 0.
 	Total uint32 `protobuf:"varint,3,opt,name=total,proto3" json:"total,omitempty"`
@@ -916,7 +918,7 @@ type CreateSubscriptionRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// Name of the subscription, with the same syntax as queue names.
+	// Name of the subscription: 1 to 255 characters of [A-Za-z0-9._/-], beginning with a letter or digit.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// Start position.
 	Start StartPosition `protobuf:"varint,3,opt,name=start,proto3,enum=lockstep.v1.StartPosition" json:"start,omitempty"`
@@ -2025,7 +2027,7 @@ type PublishOperation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the queue.
 	Queue string `protobuf:"bytes,1,opt,name=queue,proto3" json:"queue,omitempty"`
-	// At least one message.
+	// 1 to 10,000 messages.
 	Messages      []*Message `protobuf:"bytes,2,rep,name=messages,proto3" json:"messages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2771,7 +2773,7 @@ type ConsumeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Delivered messages, in sequence order except for redeliveries.
 	Messages []*StoredMessage `protobuf:"bytes,1,rep,name=messages,proto3" json:"messages,omitempty"`
-	// Highest `confirm` number for which all acks are committed.
+	// Highest `confirm` number for which all acks, nacks and rejects are committed, except the rejects in `waiting`.
 	Confirmed uint64 `protobuf:"varint,2,opt,name=confirmed,proto3" json:"confirmed,omitempty"`
 	// Set once, in the first response: the consumer is attached.
 	Attached bool `protobuf:"varint,3,opt,name=attached,proto3" json:"attached,omitempty"`
@@ -3072,7 +3074,8 @@ type ReplayDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of moved messages.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
-	// Number of messages that were not moved, because they are not dead letters or their original queue does not exist.
+	// Number of messages that were not moved: they are corrupt, they are not dead letters, or this pair does not have
+	// their original queue.
 	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// Set for a request with a filter. If `from_sequence` is less than `before_sequence`, a limit of one call was
 	// reached: the client sends the remaining range in another request.
@@ -3300,8 +3303,8 @@ type MoveMessagesRequest struct {
 	Subscription string `protobuf:"bytes,2,opt,name=subscription,proto3" json:"subscription,omitempty"`
 	// Target queue; if empty, the original queue of each dead letter.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
-	// Sequences to move, at most 10,000 in total (TOO_LARGE), and at most `limits.transaction_bytes`. Messages that are
-	// acknowledged, held by a prepared transaction, or corrupt are not moved.
+	// Sequences to move, at most 10,000 in total, with at most `limits.transaction-bytes` (TOO_LARGE). Messages that
+	// are acknowledged, held by a prepared transaction, or corrupt are not moved.
 	Sequences []*SequenceRange `protobuf:"bytes,4,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was listed. NOT_FOUND if the name now belongs to another queue.
 	QueueId uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`

@@ -60,7 +60,7 @@ const (
 //
 // QueueService is served by the active node only. Other nodes return FAILED_PRECONDITION with a `NotActive` detail.
 //
-// Errors use the standard gRPC codes: INVALID_ARGUMENT for an invalid request, NOT_FOUND, ALREADY_EXISTS,
+// Errors use the standard gRPC codes, such as INVALID_ARGUMENT for an invalid request, NOT_FOUND, ALREADY_EXISTS,
 // RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for a request to retry with the same producer sequence, ABORTED for a
 // fenced producer, OUT_OF_RANGE for a retry whose result is no longer retained, DATA_LOSS for corruption. Each error
 // contains a google.rpc.ErrorInfo with the domain "lockstep.v1" and the name of an ErrorReason. An error without it
@@ -75,7 +75,7 @@ const (
 // on streams. A stream ends with NOT_ACTIVE when the node loses its role, or with UNAVAILABLE when it stops or cannot
 // acknowledge (BLOCKED, PAUSED, OUTCOME_UNKNOWN).
 //
-// Sizes: message bodies have up to `limits.message_bytes` (64 MiB by default), but gRPC clients receive only 4 MiB by
+// Sizes: message bodies have up to `limits.message-bytes` (64 MiB by default), but gRPC clients receive only 4 MiB by
 // default. Set the receive limit of the client to the size of the largest message plus 1 MiB, and see
 // Attach.max_response_bytes.
 type QueueServiceClient interface {
@@ -101,16 +101,17 @@ type QueueServiceClient interface {
 	// acknowledged and are not delivered. Messages in flight stay with their consumers. FEATURE_MISSING while a node runs
 	// release 0.1.0.
 	AlterSubscription(ctx context.Context, in *AlterSubscriptionRequest, opts ...grpc.CallOption) (*AlterSubscriptionResponse, error)
-	// DeleteSubscription deletes a cursor. Messages that only this subscription had not acknowledged are deleted.
+	// DeleteSubscription deletes a cursor. Messages that only this subscription had not acknowledged are deleted,
+	// unless the queue retains them.
 	DeleteSubscription(ctx context.Context, in *DeleteSubscriptionRequest, opts ...grpc.CallOption) (*DeleteSubscriptionResponse, error)
 	// Publish stores a batch of messages in one queue atomically.
 	Publish(ctx context.Context, in *PublishRequest, opts ...grpc.CallOption) (*PublishResponse, error)
 	// PublishStream pipelines publishes. Requests are committed, and responses sent, in the order of the requests. An
-	// error of a single request is returned in its response (`error`), and the stream continues. An error of the node
-	// (UNAVAILABLE, INTERNAL, CANCELLED, DEADLINE_EXCEEDED, NOT_ACTIVE) and an invalid stream request end the stream with
-	// a status. The client must then resend all requests without a response on another stream, in the same order and with
-	// the same sequences. The status may contain a Submitted detail, which identifies the requests that this stream did
-	// not apply.
+	// error of a single request, including DIRECTORY_UNAVAILABLE, is returned in its response (`error`), and the stream
+	// continues. Other errors with the code UNAVAILABLE, INTERNAL, CANCELLED or DEADLINE_EXCEEDED, NOT_ACTIVE, the loss
+	// of a right or of the credentials, and an invalid stream request end the stream with a status. The client must
+	// then resend all requests without a response on another stream, in the same order and with the same sequences. The
+	// status may contain a Submitted detail, which identifies the requests that this stream did not apply.
 	PublishStream(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PublishStreamRequest, PublishStreamResponse], error)
 	// Commit applies a transaction on any number of queues atomically.
 	Commit(ctx context.Context, in *CommitRequest, opts ...grpc.CallOption) (*CommitResponse, error)
@@ -153,7 +154,7 @@ type QueueServiceClient interface {
 	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
 	PutPolicy(ctx context.Context, in *PutPolicyRequest, opts ...grpc.CallOption) (*PutPolicyResponse, error)
 	// DeletePolicy deletes a policy. Options that its queues do not set themselves get the values of other policies, or
-	// 0.
+	// 0. It requires the right `operate`.
 	DeletePolicy(ctx context.Context, in *DeletePolicyRequest, opts ...grpc.CallOption) (*DeletePolicyResponse, error)
 	// ListPolicies returns all policies, ordered by pattern. There are at most 1,000.
 	ListPolicies(ctx context.Context, in *ListPoliciesRequest, opts ...grpc.CallOption) (*ListPoliciesResponse, error)
@@ -172,10 +173,11 @@ type QueueServiceClient interface {
 	// ListPrepared. Retry Prepare with the same `producer` until a response arrives; without a response, the transaction
 	// may be prepared.
 	//
-	// XID_IN_USE if the xid was used before; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too many prepared
-	// transactions (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED if a message was processed by another
-	// consumer; INVALID_ARGUMENT for more than 16 MiB or 262,144 acknowledged messages (TOO_LARGE) and an invalid xid
-	// (INVALID_NAME); FEATURE_MISSING while a node of the pair runs release 0.1.0. In all these cases nothing is stored.
+	// XID_IN_USE if the xid is in use or was used recently; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too
+	// many prepared transactions (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED if a message was
+	// processed by another consumer; INVALID_ARGUMENT for more than 16 MiB or 262,144 acknowledged messages (TOO_LARGE)
+	// and an invalid xid (INVALID_NAME); FEATURE_MISSING while a node of the pair runs release 0.1.0. In all these
+	// cases nothing is stored.
 	Prepare(ctx context.Context, in *PrepareRequest, opts ...grpc.CallOption) (*PrepareResponse, error)
 	// CommitPrepared commits a prepared transaction: its messages are published with the current time, and its
 	// acknowledgements are applied. It can be retried any number of times: the outcomes of the last 10,000
@@ -509,7 +511,7 @@ func (c *queueServiceClient) ListPrepared(ctx context.Context, in *ListPreparedR
 //
 // QueueService is served by the active node only. Other nodes return FAILED_PRECONDITION with a `NotActive` detail.
 //
-// Errors use the standard gRPC codes: INVALID_ARGUMENT for an invalid request, NOT_FOUND, ALREADY_EXISTS,
+// Errors use the standard gRPC codes, such as INVALID_ARGUMENT for an invalid request, NOT_FOUND, ALREADY_EXISTS,
 // RESOURCE_EXHAUSTED for a limit, UNAVAILABLE for a request to retry with the same producer sequence, ABORTED for a
 // fenced producer, OUT_OF_RANGE for a retry whose result is no longer retained, DATA_LOSS for corruption. Each error
 // contains a google.rpc.ErrorInfo with the domain "lockstep.v1" and the name of an ErrorReason. An error without it
@@ -524,7 +526,7 @@ func (c *queueServiceClient) ListPrepared(ctx context.Context, in *ListPreparedR
 // on streams. A stream ends with NOT_ACTIVE when the node loses its role, or with UNAVAILABLE when it stops or cannot
 // acknowledge (BLOCKED, PAUSED, OUTCOME_UNKNOWN).
 //
-// Sizes: message bodies have up to `limits.message_bytes` (64 MiB by default), but gRPC clients receive only 4 MiB by
+// Sizes: message bodies have up to `limits.message-bytes` (64 MiB by default), but gRPC clients receive only 4 MiB by
 // default. Set the receive limit of the client to the size of the largest message plus 1 MiB, and see
 // Attach.max_response_bytes.
 type QueueServiceServer interface {
@@ -550,16 +552,17 @@ type QueueServiceServer interface {
 	// acknowledged and are not delivered. Messages in flight stay with their consumers. FEATURE_MISSING while a node runs
 	// release 0.1.0.
 	AlterSubscription(context.Context, *AlterSubscriptionRequest) (*AlterSubscriptionResponse, error)
-	// DeleteSubscription deletes a cursor. Messages that only this subscription had not acknowledged are deleted.
+	// DeleteSubscription deletes a cursor. Messages that only this subscription had not acknowledged are deleted,
+	// unless the queue retains them.
 	DeleteSubscription(context.Context, *DeleteSubscriptionRequest) (*DeleteSubscriptionResponse, error)
 	// Publish stores a batch of messages in one queue atomically.
 	Publish(context.Context, *PublishRequest) (*PublishResponse, error)
 	// PublishStream pipelines publishes. Requests are committed, and responses sent, in the order of the requests. An
-	// error of a single request is returned in its response (`error`), and the stream continues. An error of the node
-	// (UNAVAILABLE, INTERNAL, CANCELLED, DEADLINE_EXCEEDED, NOT_ACTIVE) and an invalid stream request end the stream with
-	// a status. The client must then resend all requests without a response on another stream, in the same order and with
-	// the same sequences. The status may contain a Submitted detail, which identifies the requests that this stream did
-	// not apply.
+	// error of a single request, including DIRECTORY_UNAVAILABLE, is returned in its response (`error`), and the stream
+	// continues. Other errors with the code UNAVAILABLE, INTERNAL, CANCELLED or DEADLINE_EXCEEDED, NOT_ACTIVE, the loss
+	// of a right or of the credentials, and an invalid stream request end the stream with a status. The client must
+	// then resend all requests without a response on another stream, in the same order and with the same sequences. The
+	// status may contain a Submitted detail, which identifies the requests that this stream did not apply.
 	PublishStream(grpc.BidiStreamingServer[PublishStreamRequest, PublishStreamResponse]) error
 	// Commit applies a transaction on any number of queues atomically.
 	Commit(context.Context, *CommitRequest) (*CommitResponse, error)
@@ -602,7 +605,7 @@ type QueueServiceServer interface {
 	// these queues, in one transaction. It requires the right `operate`. FEATURE_MISSING while a node runs release 0.1.0.
 	PutPolicy(context.Context, *PutPolicyRequest) (*PutPolicyResponse, error)
 	// DeletePolicy deletes a policy. Options that its queues do not set themselves get the values of other policies, or
-	// 0.
+	// 0. It requires the right `operate`.
 	DeletePolicy(context.Context, *DeletePolicyRequest) (*DeletePolicyResponse, error)
 	// ListPolicies returns all policies, ordered by pattern. There are at most 1,000.
 	ListPolicies(context.Context, *ListPoliciesRequest) (*ListPoliciesResponse, error)
@@ -621,10 +624,11 @@ type QueueServiceServer interface {
 	// ListPrepared. Retry Prepare with the same `producer` until a response arrives; without a response, the transaction
 	// may be prepared.
 	//
-	// XID_IN_USE if the xid was used before; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too many prepared
-	// transactions (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED if a message was processed by another
-	// consumer; INVALID_ARGUMENT for more than 16 MiB or 262,144 acknowledged messages (TOO_LARGE) and an invalid xid
-	// (INVALID_NAME); FEATURE_MISSING while a node of the pair runs release 0.1.0. In all these cases nothing is stored.
+	// XID_IN_USE if the xid is in use or was used recently; RESOURCE_EXHAUSTED for a full queue (QUEUE_FULL) and too
+	// many prepared transactions (TOO_MANY_PREPARED); ALREADY_ACKNOWLEDGED and MESSAGE_RESERVED if a message was
+	// processed by another consumer; INVALID_ARGUMENT for more than 16 MiB or 262,144 acknowledged messages (TOO_LARGE)
+	// and an invalid xid (INVALID_NAME); FEATURE_MISSING while a node of the pair runs release 0.1.0. In all these
+	// cases nothing is stored.
 	Prepare(context.Context, *PrepareRequest) (*PrepareResponse, error)
 	// CommitPrepared commits a prepared transaction: its messages are published with the current time, and its
 	// acknowledgements are applied. It can be retried any number of times: the outcomes of the last 10,000

@@ -924,7 +924,8 @@ type SnapshotHeader struct {
 	Config uint64 `protobuf:"varint,6,opt,name=config,proto3" json:"config,omitempty"`
 	// Term of the active.
 	Term uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	// Same as Welcome.holds_committed, for the record in the request: the log after the snapshot contains that record.
+	// The active has the committed record of the request: the snapshot or the log after it contains that record. Not
+	// set if the log of the active does not reach back that far.
 	HoldsCommitted bool `protobuf:"varint,8,opt,name=holds_committed,json=holdsCommitted,proto3" json:"holds_committed,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache

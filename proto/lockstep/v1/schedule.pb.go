@@ -28,14 +28,14 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// MissedOccurrences determines the handling of missed occurrences: those that are more than a minute late, because no
-// node was active. Other late occurrences, such as those during a short failover, are always published.
+// MissedOccurrences determines the handling of missed occurrences: those that are more than a minute late, usually
+// because no node was active. Other late occurrences, such as those during a short failover, are always published.
 type MissedOccurrences int32
 
 const (
 	// Same as MISSED_OCCURRENCES_ONCE.
 	MissedOccurrences_MISSED_OCCURRENCES_UNSPECIFIED MissedOccurrences = 0
-	// Publish nothing for missed occurrences.
+	// Publish nothing for missed occurrences, including those that were refused for a minute.
 	MissedOccurrences_MISSED_OCCURRENCES_SKIP MissedOccurrences = 1
 	// Publish one message, for the last missed occurrence.
 	MissedOccurrences_MISSED_OCCURRENCES_ONCE MissedOccurrences = 2
@@ -94,7 +94,7 @@ const (
 	ScheduleOutcome_SCHEDULE_OUTCOME_UNSPECIFIED ScheduleOutcome = 0
 	// Published.
 	ScheduleOutcome_SCHEDULE_OUTCOME_PUBLISHED ScheduleOutcome = 1
-	// Refused by the queue.
+	// Refused, for example because the queue is full or does not exist.
 	ScheduleOutcome_SCHEDULE_OUTCOME_FAILED ScheduleOutcome = 2
 	// Missed and not published.
 	ScheduleOutcome_SCHEDULE_OUTCOME_SKIPPED ScheduleOutcome = 3
@@ -146,19 +146,20 @@ func (ScheduleOutcome) EnumDescriptor() ([]byte, []int) {
 // Schedule describes recurring messages.
 type Schedule struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Name: 1 to 200 characters of A-Z, a-z, 0-9, `.`, `_`, `-` and `/`.
+	// Name: 1 to 200 characters of [A-Za-z0-9._/-], the first a letter or digit.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Name of the queue. It may be created later: occurrences fail until it exists.
 	Queue string `protobuf:"bytes,2,opt,name=queue,proto3" json:"queue,omitempty"`
 	// Cron expression: minute, hour, day of month, month and day of week; or @hourly, @daily, @weekly, @monthly or
 	// @yearly. Either `cron` or `every` is set.
 	Cron string `protobuf:"bytes,3,opt,name=cron,proto3" json:"cron,omitempty"`
-	// Interval between occurrences, from the time when the schedule was created: 1 second to 10 years.
+	// Interval between occurrences, counted from `started_at`: 1 second to 10 years.
 	Every *durationpb.Duration `protobuf:"bytes,4,opt,name=every,proto3" json:"every,omitempty"`
 	// IANA time zone of `cron`, such as "Europe/Berlin"; empty: UTC. Not with `every`.
 	TimeZone string `protobuf:"bytes,5,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	// Message to publish. `message_id` must be empty: each published message gets "NAME@TIME", with the time of the
-	// occurrence, such as "nightly@2026-11-29T01:00:00Z". `expires_at` and `deliver_at` must not be set. At most 32 KiB.
+	// occurrence, such as "nightly@2026-11-29T01:00:00Z". `expires_at` and `deliver_at` must not be set. At most 32
+	// KiB, encoded.
 	Message *Message `protobuf:"bytes,6,opt,name=message,proto3" json:"message,omitempty"`
 	// Handling of missed occurrences.
 	Missed MissedOccurrences `protobuf:"varint,7,opt,name=missed,proto3,enum=lockstep.v1.MissedOccurrences" json:"missed,omitempty"`
@@ -166,9 +167,10 @@ type Schedule struct {
 	Paused bool `protobuf:"varint,8,opt,name=paused,proto3" json:"paused,omitempty"`
 	// Client that last put the schedule; empty without authentication.
 	PutBy string `protobuf:"bytes,9,opt,name=put_by,json=putBy,proto3" json:"put_by,omitempty"`
-	// Time when the schedule was created, or when `cron`, `every` or `time_zone` last changed.
+	// Time when the schedule was created, or when PutSchedule last changed `cron`, `every`, `time_zone` or `paused`.
 	StartedAt *timestamppb.Timestamp `protobuf:"bytes,10,opt,name=started_at,json=startedAt,proto3" json:"started_at,omitempty"`
-	// Time of the last completed occurrence: published, failed or skipped. Not set before the first occurrence.
+	// Time of the last completed occurrence (published, failed or skipped), or of the last SetSchedulePaused that
+	// resumed the schedule. The next occurrence is after this time. Not set before the first occurrence.
 	LastAt *timestamppb.Timestamp `protobuf:"bytes,11,opt,name=last_at,json=lastAt,proto3" json:"last_at,omitempty"`
 	// Time of the next occurrence. Not set if the schedule is paused or has no occurrence within five years.
 	NextAt *timestamppb.Timestamp `protobuf:"bytes,12,opt,name=next_at,json=nextAt,proto3" json:"next_at,omitempty"`
@@ -304,13 +306,15 @@ type ScheduleRun struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Time of the occurrence; if several were skipped, of the first skipped occurrence.
 	DueAt *timestamppb.Timestamp `protobuf:"bytes,1,opt,name=due_at,json=dueAt,proto3" json:"due_at,omitempty"`
-	// Time of the last attempt, by the clock of the active node.
+	// Time of the attempt, by the clock of the active node. Of consecutive attempts that failed with the same error, it
+	// is the first.
 	At *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
 	// Result.
 	Outcome ScheduleOutcome `protobuf:"varint,3,opt,name=outcome,proto3,enum=lockstep.v1.ScheduleOutcome" json:"outcome,omitempty"`
 	// Sequence of the published message in the queue.
 	Sequence uint64 `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Reason of a failure. The publish is retried until the next occurrence is due.
+	// Reason of a failure. The publish is retried until the next occurrence is due; with MISSED_OCCURRENCES_SKIP, for
+	// at most a minute.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
 	// Number of skipped occurrences.
 	Skipped uint64 `protobuf:"varint,6,opt,name=skipped,proto3" json:"skipped,omitempty"`

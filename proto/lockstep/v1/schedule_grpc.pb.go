@@ -36,16 +36,17 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// ScheduleService manages schedules. It is served by the active node. All methods return FEATURE_MISSING or an empty
-// list while a node runs release 0.1.0.
+// ScheduleService manages schedules. It is served by the active node. While a node runs release 0.1.0, changes are
+// refused with FEATURE_MISSING.
 //
-// The transaction that publishes an occurrence also records it in the schedule. Each occurrence is therefore published
-// only once, even after a failover (INV-24).
+// The transaction that publishes an occurrence also records it in the schedule. Each occurrence is therefore
+// published at most once, even after a failover (INV-24).
 type ScheduleServiceClient interface {
 	// PutSchedule creates or replaces a schedule. It requires the rights to manage and to publish to the queue, and to
-	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every` and `time_zone` do not change,
-	// the next occurrence does not change either. A request that changes nothing has no effect. INVALID for an invalid
-	// schedule; RESOURCE_EXHAUSTED (TOO_MANY_SCHEDULES) for more than 500 schedules.
+	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every`, `time_zone` and `paused` do
+	// not change, the next occurrence does not change either. A request that changes nothing has no effect. INVALID or
+	// INVALID_NAME for an invalid schedule; TOO_LARGE for a large message; RESOURCE_EXHAUSTED (TOO_MANY_SCHEDULES) for
+	// more than 500 schedules.
 	PutSchedule(ctx context.Context, in *PutScheduleRequest, opts ...grpc.CallOption) (*PutScheduleResponse, error)
 	// DeleteSchedule deletes a schedule and its history. Published messages are kept. It requires the right to manage the
 	// queue.
@@ -54,7 +55,8 @@ type ScheduleServiceClient interface {
 	// right to manage the queue.
 	SetSchedulePaused(ctx context.Context, in *SetSchedulePausedRequest, opts ...grpc.CallOption) (*SetSchedulePausedResponse, error)
 	// RunSchedule publishes the message of a schedule now, even if the schedule is paused. It does not change the next
-	// occurrence. It requires the rights to manage and to publish to the queue. Errors are those of Publish.
+	// occurrence. It requires the rights to manage and to publish to the queue. Errors include those of Publish, and
+	// SCHEDULE_NOT_FOUND.
 	RunSchedule(ctx context.Context, in *RunScheduleRequest, opts ...grpc.CallOption) (*RunScheduleResponse, error)
 	// GetSchedule returns a schedule. It requires any right on the queue.
 	GetSchedule(ctx context.Context, in *GetScheduleRequest, opts ...grpc.CallOption) (*GetScheduleResponse, error)
@@ -134,16 +136,17 @@ func (c *scheduleServiceClient) ListSchedules(ctx context.Context, in *ListSched
 // All implementations must embed UnimplementedScheduleServiceServer
 // for forward compatibility.
 //
-// ScheduleService manages schedules. It is served by the active node. All methods return FEATURE_MISSING or an empty
-// list while a node runs release 0.1.0.
+// ScheduleService manages schedules. It is served by the active node. While a node runs release 0.1.0, changes are
+// refused with FEATURE_MISSING.
 //
-// The transaction that publishes an occurrence also records it in the schedule. Each occurrence is therefore published
-// only once, even after a failover (INV-24).
+// The transaction that publishes an occurrence also records it in the schedule. Each occurrence is therefore
+// published at most once, even after a failover (INV-24).
 type ScheduleServiceServer interface {
 	// PutSchedule creates or replaces a schedule. It requires the rights to manage and to publish to the queue, and to
-	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every` and `time_zone` do not change,
-	// the next occurrence does not change either. A request that changes nothing has no effect. INVALID for an invalid
-	// schedule; RESOURCE_EXHAUSTED (TOO_MANY_SCHEDULES) for more than 500 schedules.
+	// manage the queue of the replaced schedule. The history is kept. If `cron`, `every`, `time_zone` and `paused` do
+	// not change, the next occurrence does not change either. A request that changes nothing has no effect. INVALID or
+	// INVALID_NAME for an invalid schedule; TOO_LARGE for a large message; RESOURCE_EXHAUSTED (TOO_MANY_SCHEDULES) for
+	// more than 500 schedules.
 	PutSchedule(context.Context, *PutScheduleRequest) (*PutScheduleResponse, error)
 	// DeleteSchedule deletes a schedule and its history. Published messages are kept. It requires the right to manage the
 	// queue.
@@ -152,7 +155,8 @@ type ScheduleServiceServer interface {
 	// right to manage the queue.
 	SetSchedulePaused(context.Context, *SetSchedulePausedRequest) (*SetSchedulePausedResponse, error)
 	// RunSchedule publishes the message of a schedule now, even if the schedule is paused. It does not change the next
-	// occurrence. It requires the rights to manage and to publish to the queue. Errors are those of Publish.
+	// occurrence. It requires the rights to manage and to publish to the queue. Errors include those of Publish, and
+	// SCHEDULE_NOT_FOUND.
 	RunSchedule(context.Context, *RunScheduleRequest) (*RunScheduleResponse, error)
 	// GetSchedule returns a schedule. It requires any right on the queue.
 	GetSchedule(context.Context, *GetScheduleRequest) (*GetScheduleResponse, error)

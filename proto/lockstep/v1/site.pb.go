@@ -93,7 +93,7 @@ type SiteState struct {
 	Role SiteRole `protobuf:"varint,2,opt,name=role,proto3,enum=lockstep.v1.SiteRole" json:"role,omitempty"`
 	// UUID of the group of sites; empty if the pair does not belong to one.
 	Lineage string `protobuf:"bytes,3,opt,name=lineage,proto3" json:"lineage,omitempty"`
-	// Incremented by each promotion.
+	// Increased by each promotion, usually by 1.
 	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Last applied record of the primary, in the primary's log; replicas only.
 	Upstream *Position `protobuf:"bytes,5,opt,name=upstream,proto3" json:"upstream,omitempty"`
@@ -234,7 +234,7 @@ func (x *SiteState) GetLossyEpoch() uint64 {
 // GetSiteRequest requests the state of a site.
 type GetSiteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Omit the state of the other site. Nodes of the other site set it.
+	// Omit the state of the other site. Nodes of the other site set it. Only the active node serves such a request.
 	Local         bool `protobuf:"varint,1,opt,name=local,proto3" json:"local,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -282,9 +282,10 @@ type GetSiteResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// State of this site.
 	Site *SiteState `protobuf:"bytes,1,opt,name=site,proto3" json:"site,omitempty"`
-	// State of the other site; absent if it does not respond, or without `site.remote`.
+	// Last received state of the other site; absent if this node is not active or has received none.
 	Remote *SiteState `protobuf:"bytes,2,opt,name=remote,proto3" json:"remote,omitempty"`
-	// Why `remote` is absent, or why the replica does not receive the log; otherwise empty.
+	// Why the other site does not respond, why the replica does not receive the log, or that this node is not active;
+	// otherwise empty.
 	Error string `protobuf:"bytes,3,opt,name=error,proto3" json:"error,omitempty"`
 	// Replication of the log; only on the active node of a replica.
 	Replication   *SiteReplication `protobuf:"bytes,4,opt,name=replication,proto3" json:"replication,omitempty"`
@@ -355,8 +356,8 @@ type SiteReplication struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// A stream with the primary is open.
 	Connected bool `protobuf:"varint,1,opt,name=connected,proto3" json:"connected,omitempty"`
-	// Last time at which the replica knew the end of the primary's log, by the clock of the primary. Absent if unknown
-	// since the start of the node.
+	// Last time at which the replica knew the end of the primary's log, by the clock of the primary. Absent if this
+	// node has not received it in the current epoch.
 	HeardAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=heard_at,json=heardAt,proto3" json:"heard_at,omitempty"`
 	// End of the primary's log at that time.
 	PrimaryEnd *Position `protobuf:"bytes,3,opt,name=primary_end,json=primaryEnd,proto3" json:"primary_end,omitempty"`
@@ -364,9 +365,9 @@ type SiteReplication struct {
 	LagRecords uint64 `protobuf:"varint,4,opt,name=lag_records,json=lagRecords,proto3" json:"lag_records,omitempty"`
 	// Bytes of those records, approximate.
 	LagBytes uint64 `protobuf:"varint,5,opt,name=lag_bytes,json=lagBytes,proto3" json:"lag_bytes,omitempty"`
-	// Age of the oldest of those records; 0 if none.
+	// Age of the oldest of those records at `heard_at`; 0 if none.
 	Lag *durationpb.Duration `protobuf:"bytes,6,opt,name=lag,proto3" json:"lag,omitempty"`
-	// Bytes per second received in the last seconds, before decompression.
+	// Bytes per second received in the last 5 seconds, before decompression.
 	BytesPerSecond uint64 `protobuf:"varint,7,opt,name=bytes_per_second,json=bytesPerSecond,proto3" json:"bytes_per_second,omitempty"`
 	// Streams opened since the start of the node.
 	Connections   uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
@@ -465,7 +466,8 @@ type SwitchSiteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the site that becomes the primary; if empty, the other site.
 	To string `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
-	// Maximum time until the replica has applied the last transaction; default 10 s.
+	// Maximum wait until the replica lacks at most 1 MiB of log and, after the primary has stopped, until it has
+	// applied the last transaction; default 10 s, at most 10 min.
 	Timeout       *durationpb.Duration `protobuf:"bytes,2,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -591,7 +593,7 @@ func (x *SwitchSiteResponse) GetAddresses() []string {
 // PromoteSiteRequest requests an unplanned promotion.
 type PromoteSiteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Reason, for the audit log. Required.
+	// Reason, for the audit log and the log of the node; 1 to 1,024 bytes.
 	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Promote even if the primary responds.
 	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
@@ -710,7 +712,7 @@ func (x *PromoteSiteResponse) GetReplication() *SiteReplication {
 // DemoteSiteRequest makes the pair a replica.
 type DemoteSiteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Address of a node of the primary; if empty, `site.remote`.
+	// Address of a node of the primary, in addition to `site.remote`, which must be set. May be empty.
 	ReplicaOf     string `protobuf:"bytes,1,opt,name=replica_of,json=replicaOf,proto3" json:"replica_of,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -40,34 +40,38 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// SiteService controls the roles of two sites and transfers the log of the primary. Each node serves GetSite; other
-// requests are served by the active node of a pair, and other nodes return FAILED_PRECONDITION with a `NotActive`
-// detail. All methods require the right to operate, or the token of the sites.
+// SiteService controls the roles of two sites and transfers the log of the primary. Each node serves GetSite without
+// `local`; other requests are served by the active node of a pair, and other nodes return FAILED_PRECONDITION with a
+// `NotActive` detail. All methods require the right to operate, or the token of the sites.
 type SiteServiceClient interface {
 	// GetSite returns the state of this site, and of the other site as far as known.
 	GetSite(ctx context.Context, in *GetSiteRequest, opts ...grpc.CallOption) (*GetSiteResponse, error)
 	// SwitchSite moves the primary role to the other site without loss: the primary stops accepting writes, the replica
-	// applies the last transaction and becomes the primary, and the old primary becomes its replica. It must be called on
-	// the primary. If the replica does not confirm in time, the primary continues. Errors: ERROR_REASON_SITE_ROLE,
-	// ERROR_REASON_SITE_SWITCH, ERROR_REASON_OUTCOME_UNKNOWN.
+	// applies the last transaction and becomes the primary, and the old primary becomes its replica. It must be called
+	// on the primary. If the replica refuses or is too late, the primary continues. If it does not respond at all, the
+	// error is ERROR_REASON_OUTCOME_UNKNOWN, and the primary accepts no writes until it responds. Errors:
+	// ERROR_REASON_INVALID, ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH, ERROR_REASON_SITE_UNREACHABLE,
+	// ERROR_REASON_OUTCOME_UNKNOWN.
 	SwitchSite(ctx context.Context, in *SwitchSiteRequest, opts ...grpc.CallOption) (*SwitchSiteResponse, error)
-	// PromoteSite makes a replica the primary. Transactions that it has not received are lost. Errors:
-	// ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS without `force`.
+	// PromoteSite makes a replica, or a primary in SITE_ROLE_STOPPED, the primary. Transactions that it has not
+	// received are lost. Errors: ERROR_REASON_INVALID; ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS
+	// without `force`.
 	PromoteSite(ctx context.Context, in *PromoteSiteRequest, opts ...grpc.CallOption) (*PromoteSiteResponse, error)
-	// DemoteSite makes a pair the replica of the pair at `site.remote`. The pair must not contain transactions that the
-	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
-	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
+	// DemoteSite makes a pair the replica of the pair at `site.remote`. It fails if the pair contains transactions that
+	// the primary lacks; a former primary first saves them to a file on the node. Errors: ERROR_REASON_SITE_ROLE,
+	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(ctx context.Context, in *DemoteSiteRequest, opts ...grpc.CallOption) (*DemoteSiteResponse, error)
 	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no messages.
 	// The primary is not paused; the replica does not apply its log for one round trip. Both sites serve it. Errors:
 	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_NOT_COMPARED.
 	VerifySites(ctx context.Context, in *VerifySitesRequest, opts ...grpc.CallOption) (*VerifySitesResponse, error)
-	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
-	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
+	// PullLog streams the committed log of a primary to a replica. A pair that belongs to no group of sites begins one,
+	// as its primary. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(ctx context.Context, in *PullLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullLogResponse], error)
-	// PullSnapshot streams a checkpoint of the primary, from which a node at the other site starts as its replica. The
-	// primary retains the log after the checkpoint for the replica during the stream, and for 10 minutes after its end,
-	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
+	// PullSnapshot streams a checkpoint of the primary, from which a node at the other site starts as its replica. A
+	// pair that belongs to no group of sites begins one, as its primary. The primary retains the log after the
+	// checkpoint until the replica has caught up. It releases the log earlier if the replica is not connected for 10
+	// minutes, or if disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_BEHIND.
 	PullSnapshot(ctx context.Context, in *PullSnapshotRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PullSnapshotResponse], error)
 	// ReportPosition reports the last record of the primary's log that the replica has applied. Replicas call it while
@@ -75,7 +79,7 @@ type SiteServiceClient interface {
 	ReportPosition(ctx context.Context, in *ReportPositionRequest, opts ...grpc.CallOption) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`, and refuses if that record did not stop the primary, or if the primary has resumed after it.
-	// Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
+	// Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH, ERROR_REASON_SITE_DIVERGED.
 	Takeover(ctx context.Context, in *TakeoverRequest, opts ...grpc.CallOption) (*TakeoverResponse, error)
 	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
 	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.
@@ -224,34 +228,38 @@ func (c *siteServiceClient) GetSiteDigests(ctx context.Context, in *GetSiteDiges
 // All implementations must embed UnimplementedSiteServiceServer
 // for forward compatibility.
 //
-// SiteService controls the roles of two sites and transfers the log of the primary. Each node serves GetSite; other
-// requests are served by the active node of a pair, and other nodes return FAILED_PRECONDITION with a `NotActive`
-// detail. All methods require the right to operate, or the token of the sites.
+// SiteService controls the roles of two sites and transfers the log of the primary. Each node serves GetSite without
+// `local`; other requests are served by the active node of a pair, and other nodes return FAILED_PRECONDITION with a
+// `NotActive` detail. All methods require the right to operate, or the token of the sites.
 type SiteServiceServer interface {
 	// GetSite returns the state of this site, and of the other site as far as known.
 	GetSite(context.Context, *GetSiteRequest) (*GetSiteResponse, error)
 	// SwitchSite moves the primary role to the other site without loss: the primary stops accepting writes, the replica
-	// applies the last transaction and becomes the primary, and the old primary becomes its replica. It must be called on
-	// the primary. If the replica does not confirm in time, the primary continues. Errors: ERROR_REASON_SITE_ROLE,
-	// ERROR_REASON_SITE_SWITCH, ERROR_REASON_OUTCOME_UNKNOWN.
+	// applies the last transaction and becomes the primary, and the old primary becomes its replica. It must be called
+	// on the primary. If the replica refuses or is too late, the primary continues. If it does not respond at all, the
+	// error is ERROR_REASON_OUTCOME_UNKNOWN, and the primary accepts no writes until it responds. Errors:
+	// ERROR_REASON_INVALID, ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH, ERROR_REASON_SITE_UNREACHABLE,
+	// ERROR_REASON_OUTCOME_UNKNOWN.
 	SwitchSite(context.Context, *SwitchSiteRequest) (*SwitchSiteResponse, error)
-	// PromoteSite makes a replica the primary. Transactions that it has not received are lost. Errors:
-	// ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS without `force`.
+	// PromoteSite makes a replica, or a primary in SITE_ROLE_STOPPED, the primary. Transactions that it has not
+	// received are lost. Errors: ERROR_REASON_INVALID; ERROR_REASON_SITE_ROLE; ERROR_REASON_SITE_PRIMARY_ANSWERS
+	// without `force`.
 	PromoteSite(context.Context, *PromoteSiteRequest) (*PromoteSiteResponse, error)
-	// DemoteSite makes a pair the replica of the pair at `site.remote`. The pair must not contain transactions that the
-	// primary lacks: those of a former primary after the promotion are saved to a file on the node. Errors:
-	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
+	// DemoteSite makes a pair the replica of the pair at `site.remote`. It fails if the pair contains transactions that
+	// the primary lacks; a former primary first saves them to a file on the node. Errors: ERROR_REASON_SITE_ROLE,
+	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(context.Context, *DemoteSiteRequest) (*DemoteSiteResponse, error)
 	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no messages.
 	// The primary is not paused; the replica does not apply its log for one round trip. Both sites serve it. Errors:
 	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_NOT_COMPARED.
 	VerifySites(context.Context, *VerifySitesRequest) (*VerifySitesResponse, error)
-	// PullLog streams the committed log of a primary to a replica. Errors: ERROR_REASON_SITE_ROLE,
-	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
+	// PullLog streams the committed log of a primary to a replica. A pair that belongs to no group of sites begins one,
+	// as its primary. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
 	PullLog(*PullLogRequest, grpc.ServerStreamingServer[PullLogResponse]) error
-	// PullSnapshot streams a checkpoint of the primary, from which a node at the other site starts as its replica. The
-	// primary retains the log after the checkpoint for the replica during the stream, and for 10 minutes after its end,
-	// unless disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
+	// PullSnapshot streams a checkpoint of the primary, from which a node at the other site starts as its replica. A
+	// pair that belongs to no group of sites begins one, as its primary. The primary retains the log after the
+	// checkpoint until the replica has caught up. It releases the log earlier if the replica is not connected for 10
+	// minutes, or if disk space becomes low. A new stream ends the previous one. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_BEHIND.
 	PullSnapshot(*PullSnapshotRequest, grpc.ServerStreamingServer[PullSnapshotResponse]) error
 	// ReportPosition reports the last record of the primary's log that the replica has applied. Replicas call it while
@@ -259,7 +267,7 @@ type SiteServiceServer interface {
 	ReportPosition(context.Context, *ReportPositionRequest) (*ReportPositionResponse, error)
 	// Takeover makes a replica the primary as the last step of SwitchSite. The replica waits until it has applied the
 	// record at `end`, and refuses if that record did not stop the primary, or if the primary has resumed after it.
-	// Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH.
+	// Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_SWITCH, ERROR_REASON_SITE_DIVERGED.
 	Takeover(context.Context, *TakeoverRequest) (*TakeoverResponse, error)
 	// CancelTakeover makes a replica refuse the takeover, if it has not become the primary yet. The refusal is committed
 	// at the replica before the response, so that it survives failovers. Errors: ERROR_REASON_SITE_ROLE.

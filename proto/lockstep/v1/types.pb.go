@@ -205,7 +205,7 @@ func (StartPosition) EnumDescriptor() ([]byte, []int) {
 // Message is a message as published and delivered.
 type Message struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Payload, opaque to Lockstep. At most `limits.message_bytes` (64 MiB by default).
+	// Payload, opaque to Lockstep. At most `limits.message-bytes` (64 MiB by default).
 	Body []byte `protobuf:"bytes,1,opt,name=body,proto3" json:"body,omitempty"`
 	// Application properties with string values. Keys have 1 to 255 bytes; all properties together at most 64 KiB.
 	Properties map[string]string `protobuf:"bytes,2,rep,name=properties,proto3" json:"properties,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
@@ -498,7 +498,8 @@ func (*PropertyValue_BytesValue) isPropertyValue_Kind() {}
 // StoredMessage is a message with its store metadata.
 type StoredMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence in the queue: assigned at commit, starts at 1, never reused.
+	// Sequence in the queue: assigned at commit, starts at 1. Not reused, except the sequences of messages that were
+	// lost in a forced failover or in an unplanned promotion of another site.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Time when the active accepted the message.
 	PublishedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=published_at,json=publishedAt,proto3" json:"published_at,omitempty"`
@@ -822,10 +823,11 @@ type QueueConfig struct {
 	// This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0.
 	MaxDeliveries uint32 `protobuf:"varint,3,opt,name=max_deliveries,json=maxDeliveries,proto3" json:"max_deliveries,omitempty"`
 	// Name of the dead-letter queue. It receives rejected messages and messages that were delivered `max_deliveries`
-	// times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to
-	// this queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest
-	// first, as far as the dead-letter queue has space. The other messages stay in this queue and are not delivered
-	// until there is space. If `dead_letter` is empty, messages are discarded.
+	// times; with `dead_letter_expired`, also expired messages, and with `overflow` OVERFLOW_DEAD_LETTER_HEAD, the
+	// oldest messages of the full queue. It must exist and cannot be deleted while it is referenced. Its own
+	// `dead_letter` must not lead back to this queue. If it has neither a subscription nor a retention, it stores
+	// nothing. Messages are moved oldest first, as far as the dead-letter queue has space. The other messages stay in
+	// this queue and are not delivered until there is space. If `dead_letter` is empty, messages are discarded.
 	DeadLetter string `protobuf:"bytes,4,opt,name=dead_letter,json=deadLetter,proto3" json:"dead_letter,omitempty"`
 	// Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
 	// never.
@@ -1334,7 +1336,7 @@ type Queue struct {
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Internal number of the queue; a deleted and recreated queue has a new number.
 	Id uint64 `protobuf:"varint,2,opt,name=id,proto3" json:"id,omitempty"`
-	// Configuration.
+	// Values in effect, which are set on the queue itself or by policies.
 	Config *QueueConfig `protobuf:"bytes,3,opt,name=config,proto3" json:"config,omitempty"`
 	// Sequence of the next message.
 	NextSequence uint64 `protobuf:"varint,4,opt,name=next_sequence,json=nextSequence,proto3" json:"next_sequence,omitempty"`

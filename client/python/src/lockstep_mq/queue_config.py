@@ -28,10 +28,11 @@ class QueueConfig:
     This field and `dead_letter` are refused with FEATURE_MISSING while a node runs release 0.1.0."""
     dead_letter: str = ""
     """Name of the dead-letter queue. It receives rejected messages and messages that were delivered `max_deliveries`
-    times. It must exist and cannot be deleted while it is referenced. Its own `dead_letter` must not lead back to
-    this queue. If it has neither a subscription nor a retention, it stores nothing. Messages are moved oldest
-    first, as far as the dead-letter queue has space. The other messages stay in this queue and are not delivered
-    until there is space. If `dead_letter` is empty, messages are discarded."""
+    times; with `dead_letter_expired`, also expired messages, and with `overflow` OVERFLOW_DEAD_LETTER_HEAD, the
+    oldest messages of the full queue. It must exist and cannot be deleted while it is referenced. Its own
+    `dead_letter` must not lead back to this queue. If it has neither a subscription nor a retention, it stores
+    nothing. Messages are moved oldest first, as far as the dead-letter queue has space. The other messages stay in
+    this queue and are not delivered until there is space. If `dead_letter` is empty, messages are discarded."""
     ttl: timedelta = timedelta()
     """Time after publication when a message expires and is no longer delivered, unless its own expiry is earlier. 0 means
     never."""
