@@ -229,7 +229,8 @@ func (b *Builder) Abort() {
 	_ = vfs.RemoveLarge(b.fsys, b.path) // the next Open of the store removes it as well
 }
 
-// backgroundSync runs writeback concurrently with the writer, which is at most about syncEveryBytes ahead.
+// backgroundSync runs writeback concurrently with the writer. Before each writeback, the writer waits for the
+// previous one.
 type backgroundSync struct {
 	file  vfs.File
 	bytes int
@@ -240,7 +241,7 @@ type backgroundSync struct {
 }
 
 // wrote records n written bytes, which end at offset end. After syncEveryBytes, it waits for the previous writeback,
-// returns the error of that writeback, and starts the next one.
+// and starts the next one or returns the error of the previous one.
 func (s *backgroundSync) wrote(n int, end int64) error {
 	if s.bytes += n; s.bytes < syncEveryBytes {
 		return nil

@@ -16,7 +16,7 @@ import (
 
 type byteRange struct{ from, to int64 }
 
-// maxByteRanges limits the number of recorded writes; later writes stay in the page cache.
+// maxByteRanges limits the number of recorded ranges for each checkpoint; later writes stay in the page cache.
 const maxByteRanges = 1 << 16
 
 // written records a write for evictFresh. The caller must hold mu.
@@ -28,8 +28,8 @@ func (f *File) written(s byteRange) {
 	}
 }
 
-// UseCache sets whether large extent writes go through the page cache, which is the default. Small writes always go
-// through the cache; with vfs.AvoidCache, their data is evicted once it is durable.
+// UseCache selects whether large extent writes go through the page cache; the default is vfs.UseCache. Small writes
+// always go through the cache. With vfs.AvoidCache, their data is evicted when a checkpoint has made it durable.
 func (f *File) UseCache(use vfs.CacheUse) {
 	f.past.Use(use)
 	f.drops.Store(use == vfs.AvoidCache)
@@ -85,8 +85,9 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 // to twice the disk's read_ahead_kb (usually 128; 8192 was observed).
 const cachedAhead = 64 << 20
 
-// CachedAhead reports whether the data after a page seems to be in the page cache beyond the kernel's readahead. If
-// the system does not report this, known is false.
+// CachedAhead reports whether the data from a page on seems to be in the page cache beyond the kernel's readahead. It
+// checks samples within cachedAhead bytes, up to the end of the file. If the system does not report cached data,
+// known is false.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -112,8 +113,9 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 	return f.readPages(first, buf, c.ReadExactly)
 }
 
-// ReadOnce is ReadPages for a scan of the whole file. If the system reports which data is cached, ReadOnce adds no data
-// to the page cache, because that would evict data read by consumers. See ReadUncached for room and the result.
+// ReadOnce is ReadPages for a scan of the whole file. If the system reports which data is cached, ReadOnce adds
+// almost no data to the page cache, because that would evict data read by consumers. See ReadUncached for room and
+// the result.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])

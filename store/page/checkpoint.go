@@ -14,7 +14,8 @@ const writeBytes = 1 << 20
 // CreatedMS and AppData of m; Root must be allocated and written, or zero.
 //
 // It syncs the pages before it writes the meta slot that refers to them, so a crash leaves the previous checkpoint or
-// this one. It writes a bitmap page for each changed part of the file (16128 pages of 2 KiB), and syncs twice.
+// this one. It writes a bitmap page for each changed part of the file (16128 pages of 2 KiB), writes the changed
+// directory pages, and syncs twice.
 //
 // Concurrent allocations, writes and frees belong to the next checkpoint. After ErrFull or a failed page write, the
 // previous checkpoint stays durable and a retry can succeed. A failed sync or write of a meta slot is final

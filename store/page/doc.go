@@ -28,6 +28,6 @@
 //
 // # Concurrency
 //
-// One goroutine allocates, writes, frees and calls Checkpoint; any number of goroutines read. All methods are safe for
-// concurrent use, but Alloc and Free calls belong to the next Checkpoint call, from any goroutine.
+// All methods of File are safe for concurrent use. An allocation or a free, by any goroutine, belongs to the next
+// checkpoint that begins (Checkpoint, BeginCheckpoint).
 package page

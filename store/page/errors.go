@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Errors of Create and Open.
+// Errors of the file format. Reads of an open file can also return ErrCorrupt.
 var (
 	ErrNotPageFile  = errors.New("not a page file")
 	ErrNewerVersion = errors.New("page file has a newer format")
@@ -34,7 +34,7 @@ var (
 // CorruptError describes corruption in a page file. It matches ErrCorrupt.
 type CorruptError struct {
 	Path string // empty if only bytes were decoded
-	// Page is the first page of the extent; 0 for the header and the meta slots.
+	// Page is the first page of the extent or of the read; 0 for the header, the meta slots and the file as a whole.
 	Page   No
 	Offset int64
 	Reason string

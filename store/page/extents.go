@@ -9,8 +9,9 @@ import (
 )
 
 // The file grows by the amount that it has grown since it was opened or trimmed, but at most by an eighth or
-// maxGrowBytes. It grows at least by minGrowBytes and by the requested pages. A file that was just rewritten or shrunk
-// to save space thus does not grow by an eighth for its first new page.
+// maxGrowBytes. It grows at least by minGrowBytes and by the requested pages. If the disk has less space, it grows
+// only by the requested pages. A file that was just rewritten or shrunk to save space thus does not grow by an eighth
+// for its first new page.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20

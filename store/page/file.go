@@ -122,7 +122,8 @@ func writeIdentity(file vfs.File, meta Meta) error {
 
 // Open opens a page file at its last durable checkpoint. Without Options.ReadOnly, it reads the bitmap (1 byte per 8
 // pages), and writes a meta slot with a new checkpoint of the same content (see the package comment). It returns
-// ErrNotPageFile, ErrNewerVersion, ErrCorrupt or an error of the filesystem.
+// ErrNotPageFile, ErrNewerVersion, ErrCorrupt, ErrFailed if the slot cannot be written, or an error of the
+// filesystem.
 func Open(fsys vfs.FS, path string, o Options) (*File, error) {
 	flag := os.O_RDWR
 	if o.ReadOnly {

@@ -42,7 +42,8 @@ const importWindow = 4 << 20
 
 var errImportFinished = errors.New("import has finished")
 
-// NewImporter creates or truncates the file at path. It returns ErrCorrupt or ErrNewerVersion if o.Meta is invalid.
+// NewImporter creates or truncates the file at path. It returns ErrNewerVersion, or ErrCorrupt if o.Meta is invalid
+// or does not match the announced sizes.
 func NewImporter(fsys vfs.FS, path string, o ImportOptions) (*Importer, error) {
 	meta, err := DecodeMeta(o.Meta)
 	if err != nil {
@@ -107,8 +108,8 @@ func (im *Importer) wrote(offset, length int64) error {
 	return nil
 }
 
-// Finish verifies that the bitmap is complete, makes the file durable under its name, and closes it. After an error the
-// Importer must not be used, and the file remains.
+// Finish verifies the bitmap, makes the file durable under its name, and closes it. After an error the Importer must
+// not be used, and the file remains.
 func (im *Importer) Finish() error {
 	im.mu.Lock()
 	defer im.mu.Unlock()

@@ -195,8 +195,8 @@ func (g geometry) chunksFor(pages uint64) uint64 { return divideUp(pages, g.chun
 
 func (g geometry) leavesFor(pages uint64) uint64 { return divideUp(g.chunksFor(pages), g.leafChunks()) }
 
-// maxPages returns the maximum number of pages. It limits the file to 3.8 TiB with a page size of 2 KiB, 31 TiB with
-// 4 KiB, and more with larger pages.
+// maxPages returns the maximum number of pages. It limits the file to 3.8 TiB with a page size of 2 KiB, and to 31
+// TiB with 4 KiB. Larger pages have higher limits.
 func (g geometry) maxPages() uint64 {
 	most := maxLeaves * g.leafChunks() * g.chunkPages()
 	if limit := uint64(1<<62) / uint64(g.pageSize); most > limit {

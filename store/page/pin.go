@@ -32,8 +32,8 @@ func (p *Pin) Release() {
 	}
 }
 
-// UsedExtents iterates over the used pages of a pinned checkpoint in ascending order. Adjacent pages are combined into
-// one Extent with Born 0.
+// UsedExtents iterates over the used pages of a pinned checkpoint in ascending order. Adjacent pages are combined
+// into one Extent with Born 0 and at most MaxExtentPages pages. After an error the iteration ends.
 func (f *File) UsedExtents(pin *Pin) iter.Seq2[Extent, error] {
 	return func(yield func(Extent, error) bool) {
 		b := bitmapReader{f: f, meta: pin.meta}

@@ -73,7 +73,7 @@ func (f *File) heldByReaders(pages uint64) []uint64 {
 	return counts
 }
 
-// Live filters extents in place and returns those that are still in use, in order.
+// Live filters extents in place and returns those that the checkpoint being built uses, in order.
 func (f *File) Live(extents []Extent) []Extent {
 	f.mu.Lock()
 	defer f.mu.Unlock()

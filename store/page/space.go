@@ -33,7 +33,7 @@ type chunk struct {
 	busyCount  uint64 // including nonexistent pages
 	longest    uint64 // no free range inside this chunk is longer
 	at         ref    // zero before its first checkpoint
-	dirty      bool   // live differs from the stored bits
+	dirty      bool   // the next checkpoint must write the chunk
 }
 
 type leaf struct {

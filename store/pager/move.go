@@ -92,7 +92,7 @@ func (p *Pager) moveExtent(edit *tree.Edit, e *index.Entry) (to page.Extent, mor
 }
 
 // TruncateEnd moves the tree and the bitmap away from the end of page.db, writes checkpoints until the old pages are
-// unreferenced, and truncates the file. held reports whether readers still use freed pages.
+// unreferenced, and truncates the file. held reports whether readers may still hold freed pages.
 func (p *Pager) TruncateEnd(ctx context.Context) (held bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()

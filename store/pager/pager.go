@@ -61,8 +61,8 @@ type Engine interface {
 	// Publish calls commit to publish the index, and removes the messages of b from memory. For readers, both happen
 	// atomically. b may be nil.
 	Publish(commit func() error, b *queue.Batch) error
-	// Checkpointed is called after each checkpoint. logBytes is the size of the log that the checkpoint contains in
-	// addition to the previous checkpoint. The log up to LSN upTo is no longer needed.
+	// Checkpointed is called after each checkpoint of a batch from CollectAll. logBytes is the size of the log that the
+	// checkpoint contains in addition to the previous checkpoint. The log up to LSN upTo is no longer needed.
 	Checkpointed(logBytes int64, upTo uint64)
 	WakeRoom()
 }
@@ -516,7 +516,7 @@ func (p *Pager) edit(entries []index.Entry, b *queue.Batch) ([]page.Extent, erro
 
 // Checkpoint makes all changes that are already applied durable in page.db. If ctx ends first, the checkpoint may
 // still be written. If the error wraps page.ErrFull or syscall.ENOSPC, the disk is full, and the store continues
-// without the checkpoint. Any other failed write is final (INV-7).
+// without the checkpoint. Any other failed write is final (INV-7), unless Damage.Survives accepts the error.
 func (p *Pager) Checkpoint(ctx context.Context) (CheckpointInfo, error) {
 	if err := p.engine.Usable(); err != nil {
 		return CheckpointInfo{}, err

@@ -5,10 +5,10 @@
 // # Concurrency
 //
 // There is one writer and any number of readers, which do not block each other. A View is an immutable version of the
-// tree. An Edit creates a new version from the current one: it copies the nodes on the paths to its changes in memory.
-// Commit publishes the new version with one atomic store. Flush writes the nodes that are only in memory ("dirty") to
-// new pages, with a few large writes, and frees the pages of the replaced nodes. It overwrites no pages, so the root
-// returned by Flush can be the root of a checkpoint. An Edit with many dirty nodes writes them itself.
+// tree. An Edit creates a new version from the current one: in memory, it copies the nodes on the paths to its
+// changes. Commit publishes the new version with one atomic store. Flush writes the nodes that are only in memory
+// ("dirty") to new pages, with a few large writes, and frees the pages of the replaced nodes. It overwrites no pages,
+// so the root returned by Flush can be the root of a checkpoint. An Edit with many dirty nodes writes them itself.
 //
 // # Nodes
 //

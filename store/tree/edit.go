@@ -385,9 +385,9 @@ func (e *Edit) drop(k childRef, level int) error {
 	return nil
 }
 
-// rebalance removes child i of n if it is empty, or merges it with a neighbor if it is small and both fit in one node.
-// It changes only a child that the edit has copied. Merging only saves space: if the neighbor cannot be read, rebalance
-// changes nothing.
+// rebalance removes child i of n if it is empty, or merges it with a neighbor if it is small and both fit in one
+// node. It changes nothing unless the edit has copied child i. Merging only saves space: if the neighbor cannot be
+// read, rebalance changes nothing.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return

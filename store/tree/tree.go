@@ -14,8 +14,8 @@ import (
 var (
 	// ErrTooLarge is returned for a key above MaxKeyBytes or a value above MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
-	// ErrEditFinished is returned for use of an Edit after Commit or Discard, for use of a Bulk after Finish, and by
-	// Commit after an incomplete change.
+	// ErrEditFinished is returned for a change of an Edit after Commit or Discard, for use of a Bulk after Finish, and
+	// by Commit after an incomplete change.
 	ErrEditFinished = errors.New("tree: edit is finished")
 	// ErrChanged is returned by an Iterator if its Edit was changed.
 	ErrChanged = errors.New("tree: edit was changed during a scan")

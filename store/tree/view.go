@@ -239,8 +239,8 @@ func (it *Iterator) Value() []byte {
 // Err returns the error that ended the iteration, or nil.
 func (it *Iterator) Err() error { return it.err }
 
-// WalkExtents calls fn with the extent and the level (0: leaf) of each flushed node, parents first. It does not read
-// leaves. It stops at the first error of fn or of a page read, and returns that error.
+// WalkExtents calls fn with the extent and the level (0: leaf) of each flushed node, parents first. It reads no leaf
+// below the root. It stops at the first error of fn or of a page read, and returns that error.
 func (v *View) WalkExtents(fn func(ext page.Extent, level int) error) error {
 	if v.root.isZero() {
 		return nil

@@ -20,8 +20,8 @@ const (
 )
 
 const (
-	// bypassBytes is the minimum size of a direct write. The disk takes about 100 µs for a direct write of any size,
-	// which is too slow for small writes.
+	// bypassBytes is the minimum size of a write that can use direct I/O. The disk takes about 100 µs for a direct write
+	// of any size, which is too slow for small writes.
 	bypassBytes = 128 << 10
 	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20

@@ -50,7 +50,7 @@ type FS interface {
 }
 
 // File is an open regular file. All methods are safe for concurrent use; overlapping reads and writes may be
-// interleaved. After Close every method fails with fs.ErrClosed.
+// interleaved. After Close, every method that returns an error fails with fs.ErrClosed.
 type File interface {
 	io.ReaderAt
 	io.WriterAt
@@ -62,9 +62,9 @@ type File interface {
 	// extents). After an error, the state of all writes since the last successful Sync is unknown. A retry does not
 	// help: the system may have dropped the data and cleared the error (INV-7).
 	Sync() error
-	// SyncRange writes the range to the disk. The range is durable after the next SyncDir of the file's directory. The
-	// range must have been synced before, so that its disk blocks are allocated. On systems without support, SyncRange
-	// calls Sync. An error has the same meaning as an error of Sync.
+	// SyncRange writes the range to the disk. If Sync has covered the range before, so that its disk blocks are
+	// allocated, the range is durable after the next SyncDir of the file's directory. On systems without support,
+	// SyncRange calls Sync. An error has the same meaning as an error of Sync.
 	SyncRange(offset, length int64) error
 	// Truncate sets the size. Added bytes read as zeros.
 	Truncate(sizeBytes int64) error

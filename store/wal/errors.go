@@ -18,8 +18,8 @@ var (
 
 // Errors of using a log.
 var (
-	// ErrFailed means that an earlier write or fsync failed. The end of the log is unknown until the log is reopened
-	// (INV-7).
+	// ErrFailed means that a write, an fsync or another change of a log file failed. The end of the log is unknown until
+	// the log is reopened (INV-7).
 	ErrFailed        = errors.New("log failed and accepts no records until the node is restarted")
 	ErrClosed        = errors.New("log is closed")
 	ErrNotContiguous = errors.New("frames do not continue the log")

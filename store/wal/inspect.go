@@ -34,8 +34,8 @@ type SegmentInfo struct {
 	Prev, Last           lsn.Position
 	SizeBytes, UsedBytes int64
 	Records, Seals       uint64
-	// Stop is the error at the end of the readable part, at StopOffset, where record StopLSN was expected; nil if no data
-	// follows.
+	// Stop is the error at the end of the readable part, at StopOffset, where record StopLSN was expected; nil if no
+	// block follows.
 	Stop       error
 	StopOffset int64
 	StopLSN    uint64
@@ -52,7 +52,8 @@ type Report struct {
 	Segments            []SegmentInfo
 	End                 lsn.Position // position of the last readable record before a gap
 	InterruptedTruncate bool         // set if Open would first complete a TruncateAfter or Reset
-	// Problem is the error that Open would return, or nil. A torn tail is not a problem.
+	// Problem is the error that Open would return for the segments, or nil. A torn tail is not a problem. An interrupted
+	// TruncateAfter or Reset is not considered.
 	Problem error
 }
 

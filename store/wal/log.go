@@ -127,8 +127,8 @@ func Open(options Options) (*Log, error) {
 	return l, nil
 }
 
-// Close makes all records durable in every sync mode, writes a seal, and closes the files. If the log has failed, it
-// only closes the files.
+// Close makes all records durable in every sync mode, writes a seal if the last block header lacks a durable LSN or
+// commit LSN, and closes the files. If the log has failed, it only closes the files. A second call returns ErrClosed.
 func (l *Log) Close() error {
 	l.mu.Lock()
 	if l.closed {

@@ -67,12 +67,14 @@ type Options struct {
 	// SegmentBytes is the size of a segment. A larger block gets its own segment.
 	SegmentBytes int64
 	// KeepBytes is the amount of log that Release retains, so that a standby can catch up.
-	KeepBytes     int64
+	KeepBytes int64
+	// MaxFrameBytes is the maximum payload of a record.
 	MaxFrameBytes int
 	Sync          SyncMode
 	SyncInterval  time.Duration
-	// SealAfter is the idle time after which a seal is written; in mode SyncInterval, it is the sync interval instead. If
-	// SealAfter is negative, only Close and TruncateAfter write seals.
+	// SealAfter is the idle time after which a seal is written; in mode SyncInterval, it is the sync interval instead.
+	// The time is checked periodically, so it can be exceeded by up to one interval. If SealAfter is negative, only
+	// Close and TruncateAfter write seals.
 	SealAfter time.Duration
 	// Cache selects whether large blocks are written through the page cache.
 	Cache vfs.CacheUse

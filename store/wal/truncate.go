@@ -399,9 +399,9 @@ func (l *Log) SaveTail(after uint64, path string) (before lsn.Position, records 
 	return before, int(end.LSN - before.LSN), nil
 }
 
-// CopyTail is like SaveTail, but for a log in use: records may be appended and old segments removed during the
-// copy. It copies at least the records up to the current end. It returns the position before the first copied
-// record, and the position of the last one. After an error, the file does not exist.
+// CopyTail is like SaveTail, but for a log in use: records may be appended and old segments removed during the copy.
+// It copies at least the records up to the current end. It returns the position before the first copied record, and
+// the position of the last one. After an error, it removes the file.
 func (l *Log) CopyTail(after uint64, path string) (before, last lsn.Position, err error) {
 	hold := l.Hold(after + 1)
 	defer hold.Release()
