@@ -255,9 +255,9 @@ func (s *Store) mustWait() bool {
 // awaitRoomLimit is the maximum duration of AwaitRoom. A pager that cannot write must not block other work.
 const awaitRoomLimit = 10 * time.Second
 
-// AwaitRoom waits until memory has room for a transaction of the given size, so that two very large transactions are
-// not in memory at the same time. It waits at most 10 s, and stops when most of the messages that were in memory at the
-// time of the call are in pages. It does not wait while pages cannot be written.
+// AwaitRoom waits until memory has space for a transaction of the given size, so that two very large transactions are
+// not in memory at the same time. It waits at most 10 s, and stops when most of the messages that were in memory at
+// the time of the call are in pages. It does not wait while pages cannot be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()

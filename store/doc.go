@@ -29,7 +29,7 @@
 //   - query implements read-only queries of the state; it imports store.
 //   - datadir manages the other files of the data directory.
 //
-// pager and repair access the state through small interfaces that type engine implements.
+// pager, repair and rewrite access the store through small interfaces (engine.go).
 //
 // # Locks
 //

@@ -81,7 +81,7 @@ type partBuilder struct {
 	left  int
 }
 
-// add adds a pair and reports whether more pairs fit.
+// add adds a pair if it fits, and reports whether it did.
 func (b *partBuilder) add(p txn.StatePair) bool {
 	if len(b.pairs) > 0 && (p.Key[0] != b.pairs[0].Key[0] || b.left < len(p.Value) || len(b.pairs) == txn.MaxStatePairs) {
 		return false
@@ -110,7 +110,8 @@ func (s *Store) exportMemory(id, epoch uint64, after []byte, b *partBuilder) err
 	return nil
 }
 
-// exportable returns a queue if its state does not change during the move. s.mu must be held.
+// exportable returns a queue that is fenced, or complete and incoming, under the epoch, so that its state does not
+// change. s.mu must be held.
 func (s *Store) exportable(id, epoch uint64) (*queue.Queue, error) {
 	q := s.state.Queue(id)
 	if q == nil || !s.state.Exportable(q, epoch) {

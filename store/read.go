@@ -57,8 +57,9 @@ type ReadRequest struct {
 	lane *uint8 // only messages of this priority
 }
 
-// ReadBuffer is memory for pages that successive Reads reuse. Records are slices of it, valid until the next Read with
-// the same buffer. It must be used by one goroutine at a time, and retains at most 4 MiB.
+// ReadBuffer is memory for pages that successive Reads reuse. Records that were read from pages are slices of it,
+// valid until the next Read with the same buffer. It must be used by one goroutine at a time, and retains at most 4
+// MiB.
 type ReadBuffer struct {
 	block []byte
 	used  int

@@ -99,7 +99,7 @@ func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }
 
-// PageMap returns the use of the pages of page.db by region (Pager.PageMap).
+// PageMap returns the use of the pages of page.db by region (pager.Pager.PageMap). regions must be at least 1.
 func (s *Store) PageMap(ctx context.Context, regions int) (pager.PageMap, error) {
 	return s.pages.PageMap(ctx, regions, s.Pace(ctx, 0))
 }

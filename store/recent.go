@@ -9,7 +9,7 @@ import (
 )
 
 // recentFrames retains appended frames in memory until they are applied, so that Apply does not read the log. Its
-// size is limited: on a standby, if the primary is stuck or page writes are slow, the frames of the whole log could
+// size is limited: on a standby, if the active is stuck or page writes are slow, the frames of the whole log could
 // accumulate. If frames do not fit, Apply reads them from the log.
 type recentFrames struct {
 	mu      sync.Mutex

@@ -83,8 +83,8 @@ func (s *Store) SetAlarm(ms int64) { s.clock.alarm.Store(ms) }
 func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS) }
 
 // Scheduled returns the entries of the schedule that follow the given entry and are due by byMS. It returns at most
-// limit entries, in order. next is the time of a later entry, which may already have been removed, or queue.NeverMS
-// if no entry follows.
+// limit entries, in order. If it returns no entry, next is the time of a later entry, which may already have been
+// removed, or queue.NeverMS if no entry follows. Otherwise next ignores entries that are only in memory.
 //
 // Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
 // pages and never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.

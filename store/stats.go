@@ -14,7 +14,8 @@ import (
 // Room is the available space of a store.
 type Room struct {
 	// FreeBytes is the space that this process may still use in the filesystem. PageBytes is the free space within the
-	// page file. PendingBytes is the space within the page file that further checkpoints will free.
+	// page file. PendingBytes is the space within the page file that further checkpoints, or the end of reads, will
+	// free.
 	FreeBytes, PageBytes, PendingBytes uint64
 	// TailBytes is the space that the next checkpoint needs for messages that are only in memory.
 	TailBytes uint64
@@ -85,7 +86,7 @@ type Stats struct {
 	// DiskFree is the space in bytes that this process may still use in the filesystem of size DiskTotal.
 	DiskFree, DiskTotal uint64
 	Sync                string
-	// Counts counts the operations applied since the store was opened.
+	// Counts counts the operations of records that were appended after the store was opened.
 	Counts queue.Counts
 	// CheckpointAt is the time of the last checkpoint; zero if none was written.
 	CheckpointAt time.Time

@@ -82,10 +82,10 @@ type Store struct {
 // Open opens or creates the store in o.Dir and loads the last checkpoint. It does not apply the log after the
 // checkpoint: the caller must first determine which records are committed (INV-5).
 //
-// Errors: datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, datadir.ErrRestoring, ErrPagesMissing,
-// ErrLogGap, the errors of package page (file is not a page file, has a newer version, or is corrupt), and those of
-// package wal (log is corrupt before its end). With Options.ReplaceDamaged, Open quarantines a corrupt store and opens
-// an empty one.
+// Errors include datadir.ErrInUse, datadir.ErrIdentity, datadir.ErrIdentityLost, datadir.ErrRestoring,
+// ErrPagesMissing, ErrLogGap, index.ErrDataLoss (the state in the checkpoint is corrupt), and the errors of opening a
+// page file (package page) or a log (package wal). With Options.ReplaceDamaged, Open quarantines a corrupt store of a
+// pair and opens an empty one.
 func Open(o Options) (*Store, error) {
 	o, err := o.withDefaults()
 	if err != nil {
@@ -264,8 +264,9 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty file. There are three cases: the store is
-// new, its log still begins with the first record, or it is quarantined and has no log segment.
+// mayBegin returns nil if a store without page.db may start with an empty file. There are three cases: the store has
+// not joined a pair and was not restored, its log still begins with the first record, or it is quarantined and has no
+// log segment.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil

@@ -94,9 +94,9 @@ type Archiver struct {
 // until Close, which the caller must call.
 //
 // It must be called after store.Open and before records are applied. Otherwise applied records could be removed from
-// the log before they are archived. The archive has another history if, for example, the store was wiped or restored to
-// an older state. In that case StartArchiver moves the archive to the subdirectory other-<time>, which a restore can
-// use, and starts a new archive. Errors: ErrBusy, ErrArchiveCorrupt, ErrNewerVersion.
+// the log before they are archived. The archive has another history if, for example, the store was wiped or restored
+// to an older state. In that case StartArchiver moves the archive to the subdirectory other-<time>, which a restore
+// can use, and starts a new archive. Errors include ErrBusy, ErrArchiveCorrupt and ErrNewerVersion.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: directory is not configured")

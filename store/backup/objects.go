@@ -47,7 +47,7 @@ type PutOptions struct {
 	// AboutBytes is the approximate size, if known. It determines the size of the parts into which a large object is
 	// split.
 	AboutBytes uint64
-	// Paced selects small writes, since other work uses the same disk.
+	// Paced selects more frequent syncs of less data, since other work uses the same disk.
 	Paced bool
 }
 

@@ -52,8 +52,9 @@ type Received struct {
 //
 // The requirements for the directory, its new identity, and its state after an error are those of Restore.
 //
-// Errors: datadir.ErrNotEmpty, ErrCorrupt (a piece is missing, or does not match the header), page.ErrCorrupt,
-// ErrNoSites, ErrNoSpace, the error of Next, the error of ctx.
+// Errors: datadir.ErrNotEmpty, ErrCorrupt (a piece is missing or does not match the header, the content is
+// inconsistent, or it has another lineage), page.ErrCorrupt, page.ErrNewerVersion, ErrNoSites, ErrNoSpace, the error
+// of Next, the error of ctx.
 func Receive(ctx context.Context, target string, o ReceiveOptions) (Received, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()

@@ -57,7 +57,7 @@ type RestoreResult struct {
 	NodeID, StoreID uuid.UUID
 	// End is the position of the last restored record. EndTime is the time of the last restored transaction. store.Open
 	// loads the state of the backup, and Apply up to End produces the requested state. With RestoreOptions.Replica, one
-	// more record follows End.
+	// more record follows End, unless the backup was made from a replica.
 	End      lsn.Position
 	EndTime  time.Time
 	Records  uint64

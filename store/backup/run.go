@@ -41,8 +41,7 @@ type Options struct {
 	// KeepGenerations is the number of complete backups to retain, counted per pair, or per store if the store has no
 	// pair. Older backups are removed when the new one is durable. 0 retains all.
 	KeepGenerations int
-	// BytesPerSecond limits the rate of reads and writes; if 0, only the store's limit applies
-	// (store.Options.BackgroundPercent).
+	// BytesPerSecond limits the rate of reads and writes, if not 0. The limits of store.Store.Pace always apply.
 	BytesPerSecond int64
 	// Verify reads and checks the backup before it is completed. It cannot be combined with Seal. The checksums of the
 	// pages are always verified during the copy.

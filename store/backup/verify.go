@@ -39,7 +39,7 @@ type VerifyReport struct {
 
 // Verify checks that the manifest of a backup is valid and that the files match it. Unless ChecksumsOnly is set, it
 // also checks the content of the pages with Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion,
-// ErrEncrypted, ErrIdentity, ErrRemote, the error of ctx.
+// page.ErrCorrupt, ErrEncrypted, ErrIdentity, ErrRemote, the error of ctx.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Location, dir
 	if place == nil {

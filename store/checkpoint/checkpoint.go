@@ -88,8 +88,7 @@ func (c *Checkpoint) CountMessages(ctx context.Context) (n uint64, err error) {
 }
 
 // LoadState rebuilds the state machine from a checkpoint's tree. It skips the message IDs, the message index and the
-// schedule. Its duration therefore depends on the number of queues, subscriptions and producers, not on the number of
-// messages.
+// schedule, which have entries for single messages or extents.
 func LoadState(v *tree.View, meta page.Meta) (*queue.State, error) {
 	l := queue.NewLoader()
 	ids, schedule := queue.IDKeys(), queue.ScheduleKeys()

@@ -17,9 +17,10 @@ import (
 // Digest is a hash of a store's logical content.
 type Digest struct {
 	Position lsn.Position
-	// Content covers queues, subscriptions, acknowledgements, producers, message IDs, the schedule and every needed
-	// message. It does not depend on page size or page numbers. Two nodes that applied the same log, or two sites that
-	// applied the same transactions, have the same digest. The site role is therefore not included.
+	// Content covers the state (such as queues, subscriptions, acknowledgements and producers), message IDs, the
+	// schedule and every needed message. It does not depend on page size or page numbers. Two nodes that applied the
+	// same log, or two sites that applied the same transactions, have the same digest. The site role is therefore not
+	// included.
 	Content  [sha256.Size]byte
 	Messages uint64
 }

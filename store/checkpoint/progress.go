@@ -12,7 +12,7 @@ type Progress struct {
 	Pages, TotalPages uint64
 	// Messages is the number of messages read (scan, plan) or written (copy).
 	Messages, TotalMessages uint64
-	// Bytes counts message bytes for a scan, a plan and a rewrite.
+	// Bytes counts message bytes for a scan, a plan and a rewrite, and bytes read or written for a backup and a restore.
 	Bytes, TotalBytes uint64
 	Elapsed, Left     time.Duration
 }

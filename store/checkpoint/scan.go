@@ -37,7 +37,7 @@ type ScanResult struct {
 	Pages       uint64 `json:"pages"`
 	UsedPages   uint64 `json:"used_pages"`
 	// Messages counts the messages that at least one subscription needs. MessageBytes is the size of their records,
-	// which contain a short header, the properties and the body.
+	// which contain a short header, the attributes, the properties and the body.
 	Messages     uint64 `json:"messages"`
 	MessageBytes uint64 `json:"message_bytes"`
 	// DeadMessages counts messages that are stored but not needed. A rewrite omits them.
@@ -51,8 +51,9 @@ type ScanResult struct {
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages counts messages that are needed but unreadable. Problems lists their positions. If all needed
-	// messages of an extent are unreadable, their sizes are estimated as the mean size in the extent.
+	// DamagedMessages counts messages that are needed but unreadable. Problems describes the first 1000 of them and
+	// other corruption. If all needed messages of an extent are unreadable, their sizes are estimated as the mean size
+	// in the extent.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
 }

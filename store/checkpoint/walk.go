@@ -265,7 +265,8 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 const ownBatch = 4096
 
 // OwnExtents calls fn with batches of extents without messages: first the extents of the tree, then, with bitmap set,
-// the extents of the bitmap of used pages. fn may modify the slice. Only the inner nodes of the tree are read.
+// the extents of the bitmap of used pages. fn may modify the slice. The leaves of the tree and the bitmap pages are
+// not read.
 func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Extent, bitmap bool)) error {
 	batch := make([]page.Extent, 0, ownBatch)
 	err := c.view.WalkExtents(func(ext page.Extent, level int) error {

@@ -21,10 +21,10 @@ import (
 // that is considered complete, or a directory that is considered new. The identity is therefore written first. Its
 // field Quarantining is set until all files are moved. If store.Open finds it set, Open continues the move.
 //
-// From the first write on, the cluster record no longer lists this store as in sync: the store has a higher
-// incarnation, or a new node ID (INV-4). The store may also have lost acknowledged messages, so it waits for an
-// operator if no other node is in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store
-// waits, while a new store would create a pair (INV-9).
+// From this write on, the store no longer matches an entry in the cluster record: it has a higher incarnation, or a
+// new node ID (INV-4). The store may also have lost acknowledged messages, so it waits for an operator if no other
+// node is in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new
+// store would create a pair (INV-9).
 
 const quarantinePrefix = "damaged-"
 

@@ -76,9 +76,9 @@ type Status struct {
 	// FoundPages counts corrupt extents, and corruption of data other than messages. FoundLog counts corrupt records in
 	// the log.
 	FoundPages, FoundLog uint64
-	// RepairedPages counts repaired extents. RepairedMessages counts messages that were fetched from the other node for
-	// these extents. RepairedLog counts corrupt log records that were discarded because checkpoints contain their
-	// changes.
+	// RepairedPages counts repaired extents, including those of the bitmap, and repairs of the header or the meta slots.
+	// RepairedMessages counts messages that were fetched from the other node for these extents. RepairedLog counts
+	// corrupt log records that were discarded because checkpoints contain their changes.
 	RepairedPages, RepairedMessages, RepairedLog uint64
 	// SuspectPages counts corrupt pages that are not yet assigned to an extent.
 	SuspectPages uint64

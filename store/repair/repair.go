@@ -317,8 +317,8 @@ func (r *Repairer) fetchAll(
 	return all, nil
 }
 
-// merge adds the other node's copies to st.have, and returns the number of messages added. If the extent is then
-// complete and its size differs from the index entry, merge returns an error.
+// merge adds the other node's copies to st.have, and returns the number of messages added. It returns an error if a
+// copy cannot be decoded, or if the extent is then complete and its size differs from the index entry.
 func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int, err error) {
 	for i := range found.Messages {
 		m := &found.Messages[i]

@@ -22,7 +22,7 @@ import (
 const (
 	// scrubBytes is the number of bytes that a scrub reads under one pin. While a pin is held, freed pages are not reused.
 	scrubBytes = 1 << 20
-	// scrubCacheBytes limits the cached tree nodes. It is small because the scrub must read from the disk.
+	// scrubCacheBytes limits the cached tree nodes. It is small so that the scrub reads the nodes from page.db.
 	scrubCacheBytes = 64 << 10
 )
 
@@ -32,9 +32,10 @@ type ScrubResult struct {
 	DamagedPages, DamagedLog uint64
 }
 
-// Scrub reads every used page and the whole log from the disk, at bytesPerSecond or less (0: unlimited), and repairs
-// corruption. Status, Damaged and Index report the remaining corruption. No transaction waits for Scrub, and it does
-// not retain freed pages for its whole duration. If Scrub returns an error, the result covers the part that was read.
+// Scrub reads every used page and the whole log, at bytesPerSecond or less (0: unlimited), and repairs corruption. It
+// does not bypass the operating system's page cache. Status, Damaged and Index report the remaining corruption. No
+// transaction waits for Scrub, and it does not retain freed pages for its whole duration. If Scrub returns an error,
+// the result covers the part that was read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {

@@ -82,22 +82,22 @@ type Engine interface {
 	// Live returns the current liveness of messages; while Apply is paused, this is the liveness in the last checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
-	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. During the
-	// swap, page.db is only read by operations with a pin. It returns ErrCanceled if old is no longer page.db. An error
-	// after rename has returned done is final.
+	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. During
+	// the swap, page.db is only read by operations with a pin. It returns ErrCanceled if old is no longer page.db, or if
+	// a batch of messages is not completely written to it. An error after rename has returned done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
 	// Repair tries to repair all known corruption, and reports whether none remains.
 	Repair(ctx context.Context) bool
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
 	// Governed is Pace for a rewrite, without a limit on the percentage of time.
 	Governed(bytesPerSecond int64) *throttle.Pacer
-	// MakeGaps writes checkpoints until unused pages can be reused.
+	// MakeGaps writes two checkpoints, so that pages freed before can be reused.
 	MakeGaps() error
 	// MoveExtents moves message extents to free space before them, starting with the last entry. It returns the number of
 	// bytes moved. more is false if no free space is left before them, or if nothing can be moved at present.
 	MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error)
 	// TruncateEnd moves the tree and the bitmap of used pages away from the end of page.db and truncates the file. held
-	// reports whether readers still use pages that were freed.
+	// reports whether readers may still hold freed pages.
 	TruncateEnd(ctx context.Context) (held bool, err error)
 }
 

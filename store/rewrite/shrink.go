@@ -45,7 +45,8 @@ type ShrinkResult struct {
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
 	MovedBytes      uint64 `json:"moved_bytes"`
-	// Held reports whether a snapshot or a scan still uses freed pages, so that a later shrink may free more.
+	// Held reports whether a reader, such as a snapshot or a scan, may still hold freed pages, so that a later shrink
+	// may free more.
 	Held bool `json:"held"`
 }
 
