@@ -70,7 +70,7 @@ type Server struct {
 	compacted int64
 }
 
-// data are the contents of etcd. Values of keys are not changed after they are stored.
+// data is the content of etcd. Values of keys are not changed after they are stored.
 type data struct {
 	revision int64
 	keys     map[string]*mvccpb.KeyValue

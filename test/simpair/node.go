@@ -53,8 +53,9 @@ type Node struct {
 }
 
 // Launch starts a node on the host of its listen address, and waits until it listens or has ended. Launch sets the
-// node's environment, except that a boot ID in o is used. If o.FS is nil, the node uses w.Disk for a data directory
-// from World.Dir, and the filesystem of the operating system for any other directory.
+// network, the boot ID and the coordinator of the node's environment. A boot ID and a coordinator in o take
+// precedence. If o.FS is nil, the node uses w.Disk for a data directory from World.Dir, and the filesystem of the
+// operating system for any other directory.
 func (w *World) Launch(c config.Config, o node.Options) *Node {
 	w.T.Helper()
 	w.awaitKilled(c.Data.Dir)

@@ -27,8 +27,8 @@ const writeBackRun = 512
 // the inner filesystem contains only synced and leaked data. So a kill of the process leaves the same files as a power
 // failure. Without WriteBack, the page cache of the operating system retains the writes of a killed process.
 //
-// Only contents are buffered. Names, sizes and holes reach the inner filesystem immediately, as with some journaling
-// filesystems. memfs.FS.CrashClone also loses unsynced names, sizes and holes.
+// Only written contents are buffered. Names, truncations and allocations reach the inner filesystem immediately, as
+// with some journaling filesystems. memfs.FS.CrashClone also loses these if they are unsynced.
 type WriteBack struct {
 	inner vfs.FS
 
@@ -50,7 +50,8 @@ func NewWriteBack(inner vfs.FS) *WriteBack {
 }
 
 // Hold sets whether later writes are buffered, and which fraction of their sectors, from 0 to 1, is also written
-// immediately. The choice is random, with the given seed. Data already buffered stays buffered until it is synced.
+// immediately. The choice is random, with the given seed. Data already buffered stays buffered until it is synced,
+// and so do later writes to the same file.
 func (w *WriteBack) Hold(on bool, leak float64, seed uint64) {
 	w.policyMu.Lock()
 	defer w.policyMu.Unlock()
