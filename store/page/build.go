@@ -210,8 +210,8 @@ func (g geometry) withBitmap(pages uint64) (total, chunks, leaves uint64) {
 	}
 }
 
-// BuiltSize returns the size of a file that a Builder writes with the given number of extent pages. total is the
-// number of all pages, and bitmap the number of bitmap and directory pages.
+// BuiltSize returns the size of a file that a Builder writes. pages is the number of pages of the caller's extents,
+// bitmap the number of bitmap and directory pages, and total the sum of both.
 func BuiltSize(pageSize int, pages uint64) (total, bitmap uint64, fileBytes int64) {
 	g := geometry{pageSize: pageSize}
 	total, chunks, leaves := g.withBitmap(pages)

@@ -70,8 +70,8 @@ func (f *File) HasCache() bool {
 	return ok
 }
 
-// IsCached reports whether almost all bytes of a range, which begins at page first, are in the page cache. If the
-// system does not report this, known is false.
+// IsCached reports whether almost all bytes of a range, which begins at page first, are in the page cache. known is
+// false if this cannot be determined.
 func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	c, ok := f.file.(vfs.Cached)
 	if !ok || f.closed.Load() || first == 0 {
@@ -86,8 +86,7 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 const cachedAhead = 64 << 20
 
 // CachedAhead reports whether the data from a page on seems to be in the page cache beyond the kernel's readahead. It
-// checks samples within cachedAhead bytes, up to the end of the file. If the system does not report cached data,
-// known is false.
+// checks samples within cachedAhead bytes, up to the end of the file. known is false if this cannot be determined.
 func (f *File) CachedAhead(first No) (yes, known bool) {
 	const look, step = 64 << 10, cachedAhead / 4
 	size := int64(f.geo.pageSize)
@@ -104,7 +103,7 @@ func (f *File) CachedAhead(first No) (yes, known bool) {
 	return true, true
 }
 
-// ReadExactly is ReadPages without kernel readahead.
+// ReadExactly is ReadPages without kernel readahead, if the system supports that.
 func (f *File) ReadExactly(first No, buf []byte) error {
 	c, ok := f.file.(vfs.Cached)
 	if !ok {

@@ -28,8 +28,8 @@ func (f *File) Checkpoint(m Meta) (Meta, error) {
 	return p.Finish()
 }
 
-// BeginCheckpoint determines the content of a checkpoint, and writes nothing. Until Finish returns, another call of
-// BeginCheckpoint blocks.
+// BeginCheckpoint determines the content of a checkpoint, and writes nothing. Until Finish returns, other
+// checkpoints, ReadHead, Trim and Close block.
 func (f *File) BeginCheckpoint(m Meta) (*PendingCheckpoint, error) {
 	f.checkpointing.Lock()
 	err := f.writable()

@@ -241,8 +241,8 @@ func (f *File) WriteExtent(ext Extent, kind Kind, payload []byte) error {
 	return f.WriteExtents(ext.First, buf)
 }
 
-// ReadExtent reads and verifies an extent. It uses buf if that is large enough. The error can be a CorruptError or
-// ErrClosed.
+// ReadExtent reads and verifies an extent. payload aliases buf if buf is large enough; otherwise, ReadExtent
+// allocates memory. The error is a CorruptError, ErrClosed or a read error.
 func (f *File) ReadExtent(ext Extent, buf []byte) (kind Kind, payload []byte, err error) {
 	if !ext.within(f.pages.Load()) {
 		return 0, nil, f.explain(&CorruptError{Reason: "reference to an extent outside the file"}, ext.First,

@@ -30,8 +30,8 @@ type Importer struct {
 
 	mu   sync.Mutex // guards the fields below
 	file vfs.File   // nil after Finish or Abort
-	// from and to delimit the written range that was not yet written back to the disk; to is 0 if the range is empty.
-	// window is the maximum length of the range.
+	// from and to delimit the range of writes that were not yet written back to the disk; to is 0 if the range is empty.
+	// window is the length at which the range is written back.
 	from, to, window int64
 	past             vfs.Bypass // the file is not read before Finish
 }

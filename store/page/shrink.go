@@ -7,7 +7,7 @@ import "fmt"
 // trimSpare is the number of free pages that Trim keeps, if the file has them.
 const trimSpare = 64
 
-// AllocLow makes the next allocations use the first free pages of the file.
+// AllocLow makes the next allocation search for free pages from the start of the file.
 func (f *File) AllocLow() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -143,8 +143,8 @@ func (l *Log) writeBlock(seg *segment, h blockHeader, frames []byte, end lsn.Pos
 }
 
 // NoteCommitted marks the log's records up to the given one as committed. The header of the next block contains the
-// commit LSN; if the log is idle, that block is a seal (INV-13, Options.SealAfter). A call with a lower record than an
-// earlier call has no effect.
+// commit LSN; if the log is idle, that block is a seal (INV-13, Options.SealAfter). Records after End are ignored,
+// and a call with a lower record than an earlier call has no effect.
 func (l *Log) NoteCommitted(record uint64) {
 	l.mu.Lock()
 	record = min(record, l.end.LSN)

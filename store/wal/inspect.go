@@ -28,7 +28,7 @@ type Item struct {
 
 // SegmentInfo describes one segment file.
 type SegmentInfo struct {
-	Name string
+	Name string // path of the file
 	// First is the LSN of the first record, Prev the position before it, Last the position of the last readable record.
 	First                uint64
 	Prev, Last           lsn.Position

@@ -216,7 +216,7 @@ func (l *Log) prepareSegments() {
 }
 
 // keep writes a seal when the log is idle, syncs the log in mode SyncInterval, syncs the headers of new segments,
-// recycles segments after the release of a hold, and reports a failure.
+// removes or recycles segments after the release of a hold and on low disk space, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)
