@@ -27,13 +27,13 @@ const (
 // DigestRequest selects live messages of a queue.
 type DigestRequest struct {
 	Queue uint64
-	// From and To are the limits of the sequences; To is excluded.
+	// From and To limit the range of sequences; To is exclusive.
 	From, To uint64
 	// MaxBytes is the approximate maximum size of the messages; 0 means unlimited.
 	MaxBytes uint64
 	// Only, if not nil, contains the MessageDigest.Lengths of another copy of the queue: only these messages are read.
 	Only []uint64
-	// Urgent disables the pauses in favor of commits.
+	// Urgent disables the pauses that favor commits (throttle.FullSpeed).
 	Urgent bool
 }
 
@@ -44,7 +44,8 @@ type MessageDigest struct {
 	// Lengths contains alternately the numbers of consecutive sequences without a live message and with one, from
 	// DigestRequest.From on.
 	Lengths []uint64
-	// Next is the end of the range that was read, excluded. It is below DigestRequest.To if a limit was reached.
+	// Next is the exclusive end of the range that was read. It is below DigestRequest.To if MaxBytes or the maximum size
+	// of Lengths was reached. With DigestRequest.Only, it follows the last message that was read.
 	Next uint64
 	// Bytes is the size of the messages.
 	Bytes uint64
@@ -133,7 +134,7 @@ func (d *digestBuilder) extend(n uint64, live int) {
 	d.lengths[len(d.lengths)-1] += n
 }
 
-// selectNext continues with the next run of selected sequences.
+// selectNext continues with the next range of selected sequences.
 func (d *digestBuilder) selectNext() {
 	for d.left == 0 && len(d.only) > 1 {
 		d.wanted += d.only[0]

@@ -222,8 +222,9 @@ func (s *Store) usePages(file *page.File) error {
 	return nil
 }
 
-// openLog opens the log and verifies that it continues the checkpoint, which has the given position. emptied is set
-// if recoverInstall has emptied the log.
+// openLog opens the log and verifies that it continues the checkpoint, which has the given position. If the log is
+// missing or ends before the checkpoint, openLog records the loss (MarkLoss) and continues with an empty log. emptied
+// is set if recoverInstall has emptied the log, which is not a loss.
 func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	missing, err := s.logIsMissing(at)
 	if err != nil {
@@ -265,8 +266,8 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 }
 
 // mayBegin returns nil if a store without page.db may start with an empty file. There are three cases: the store has
-// not joined a pair and was not restored, its log still begins with the first record, or it is quarantined and has no
-// log segment.
+// no pair and no fence and was not restored; its log still begins with the first record; or it is quarantined and has
+// no log segment.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil
@@ -293,7 +294,7 @@ func (s *Store) logFiles() ([]string, error) {
 func isSegment(name string) bool { return filepath.Ext(name) == ".seg" }
 
 // logIsMissing reports whether all segments of an existing log were removed, so that the records after the checkpoint
-// are unknown. It returns false for a new directory.
+// are unknown. It returns false for a new directory, and if a truncation of the log was interrupted.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil

@@ -18,9 +18,9 @@ import (
 // Without the cache, if messages are acknowledged in random order, each check for a dead extent would read a leaf of
 // the index.
 //
-// The cache uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if its first extent was written
-// while the cache existed, or if the spans were loaded from the index. The cache is valid for one tree, since
-// another page file has different extents.
+// The cache uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if the extent that contains its
+// first sequence was written while the cache existed, or if the spans were loaded from the index. The cache is valid
+// for one tree, since another page file has different extents.
 type extentSpans struct {
 	of      *tree.Tree
 	chunks  map[spanKey]*groupSpans
@@ -52,8 +52,8 @@ func (s *extentSpans) removeQueues(ids []uint64) {
 	}
 }
 
-// wrote records an extent that was written at the end of its queue. The first extent in a chunk makes the chunk known.
-// A queue that has only used its first chunk uses no memory.
+// wrote records an extent that was written at the end of its queue. An extent that contains the first sequence of a
+// chunk makes the chunk known. Sequences begin at 1, so wrote never makes chunk 0 known.
 func (s *extentSpans) wrote(e *index.Entry) {
 	last := e.Last() / queue.ChunkSize
 	if e.First%queue.ChunkSize == 0 || e.First/queue.ChunkSize != last {

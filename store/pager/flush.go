@@ -23,8 +23,8 @@ type extentWriter struct {
 	staged  []stagedExtent
 	pages   []uint32
 	entries []index.Entry
-	// record is the length of the last added message. sum is the CRC32C of that message if it is the first message of an
-	// extent; otherwise 0.
+	// record is the length of the last added message. sum is the CRC32C of that message if it is known and the message
+	// is the first one of an extent; otherwise 0.
 	record int
 	sum    uint32
 }

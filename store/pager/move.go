@@ -156,8 +156,8 @@ func (p *Pager) moveNodes(from page.No) error {
 	return nil
 }
 
-// repeatCheckpoint writes a checkpoint with the content of the last one, but with moved pages. mu must have been
-// held since that checkpoint.
+// repeatCheckpoint writes another checkpoint with the content of the last one. The content may be at other pages
+// (moveNodes). mu must have been held since that checkpoint.
 func (p *Pager) repeatCheckpoint() error {
 	root, err := p.index.Flush()
 	if err != nil {

@@ -92,7 +92,7 @@ type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
 	// A checkpoint is due if the log since the last one exceeds CheckpointBytes, if too many schedule changes are in
-	// memory, or if CheckpointInterval has passed since then and the state has changed.
+	// memory, or if CheckpointInterval has passed since then and the state has changed or pages were repaired.
 	CheckpointBytes    int64
 	CheckpointInterval time.Duration
 	Events             func(events.Event)
@@ -122,7 +122,7 @@ type Pager struct {
 	ended    chan struct{}
 
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
-	last time.Time  // time of the last checkpoint
+	last time.Time  // start of the current CheckpointInterval
 	// previous is the LSN of the last complete checkpoint. The next complete checkpoint releases the log up to this LSN.
 	// The log thus retains the records after the second-last checkpoint, so that a corrupt meta slot causes no data loss.
 	previous uint64
@@ -157,7 +157,8 @@ type CheckpointInfo struct {
 	Position   lsn.Position // position of the last record in the checkpoint
 }
 
-// New returns a pager without a page file. Use and Start must be called before other methods.
+// New returns a pager without a page file. Use and Start must be called before other methods, except SetCacheUse and
+// Close.
 func New(o Options) *Pager {
 	return &Pager{
 		o: o, engine: o.Engine, damage: o.Damage, retired: retired{stop: make(chan struct{})},

@@ -18,7 +18,7 @@ var (
 	ErrReplaced = errors.New("page.db was replaced")
 )
 
-// Pages is page.db and its tree: the index and the state of the last checkpoint.
+// Pages is page.db and its tree, which contains the index and the persisted state.
 type Pages struct {
 	File  *page.File
 	Index *tree.Tree
@@ -105,8 +105,8 @@ func (p *Pager) Pin() (*page.File, *page.Pin, error) {
 	return p.file, p.file.Pin(), nil
 }
 
-// StillUses returns an error if file was closed since Pin, so that the data read from it is invalid. A file that a
-// rewrite replaced stays open while it is pinned.
+// StillUses returns an error if the pager was stopped, or if file was closed since Pin. The data read from the file
+// may then be invalid. A file that a rewrite replaced stays open while it is pinned.
 func (p *Pager) StillUses(file *page.File) error {
 	p.fileMu.RLock()
 	defer p.fileMu.RUnlock()

@@ -19,7 +19,7 @@ type Edit struct {
 	err      error // of the first change that is incomplete
 	changes  uint64
 	obsolete []page.Extent // extents of clean nodes that are not part of this version
-	bytes    int64         // memory of the dirty nodes, without those of earlier edits
+	bytes    int64         // approximate memory of the dirty nodes, without those of earlier edits
 	spilled  []page.Extent // see spill
 	slab     []byte        // unused rest of the current slab for keys and values
 }
@@ -233,9 +233,9 @@ func (e *Edit) split(n *node, pos int) []*node {
 	return append(siblings, e.split(right, -1)...)
 }
 
-// splitPoint returns the position of the first entry of the second part. If entries are inserted in ascending order, at
-// the end or between the keys of two other queues, the first part stays full. Otherwise the parts have about equal
-// size.
+// splitPoint returns the position of the first entry of the second part. If the new entry is the last one, or
+// directly follows the previously inserted entry, the entries are probably inserted in ascending order. The first
+// part then stays full. Otherwise, the parts have about equal size.
 func (n *node) splitPoint(pos int) int {
 	least := 1
 	if n.level > 0 {
@@ -385,9 +385,9 @@ func (e *Edit) drop(k childRef, level int) error {
 	return nil
 }
 
-// rebalance removes child i of n if it is empty, or merges it with a neighbor if it is small and both fit in one
-// node. It changes nothing unless the edit has copied child i. Merging only saves space: if the neighbor cannot be
-// read, rebalance changes nothing.
+// rebalance removes child i of n if it is empty, or merges it with a neighbor if it is small and merge permits it. It
+// does nothing unless the edit owns child i. Merging only saves space: if the neighbor cannot be read, rebalance
+// changes nothing.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return

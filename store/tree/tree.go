@@ -36,8 +36,8 @@ type Pager interface {
 // Options configures a tree. The zero value of a field selects its default.
 type Options struct {
 	CacheBytes int64 // maximum memory of clean nodes, by default 16 MiB
-	// NodeBytes is the size above which a node is split. It may differ each time a tree is opened. The default is the
-	// payload capacity of one page, or of 4 KiB of pages if a page is smaller.
+	// NodeBytes is the size above which a node is split, at least 128. It may differ each time a tree is opened. The
+	// default is the payload capacity of one page, or of 4 KiB of pages if a page is smaller.
 	NodeBytes int
 }
 

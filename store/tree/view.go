@@ -201,7 +201,7 @@ func (it *Iterator) stepBack() error {
 	return nil
 }
 
-// descend extends the path to the first leaf below k or, if seek is set, to the leaf that contains from.
+// descend extends the path to the first leaf below k or, if seek is set, to the position of the key from.
 func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	for {
 		n, err := it.r.load(k, level)
