@@ -25,9 +25,10 @@ type Report struct {
 	LSN        uint64
 }
 
-// Check verifies the checkpoint. Each page must be free or referenced exactly once. Each page and message must be
-// decodable. No message that a subscription needs may be missing. Check reports inconsistencies in Report.Problems. An
-// error means that the check could not be completed. progress, if not nil, is called with numbers of pages.
+// Check verifies the checkpoint. Each page must be free or referenced exactly once. Each referenced page and each
+// message must be decodable. No message that a subscription needs may be missing. The schedule and the message IDs
+// must match the state. Check reports inconsistencies in Report.Problems. An error means that the check could not be
+// completed, for example because the index is unreadable. progress, if not nil, is called with numbers of pages.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {
@@ -50,7 +51,7 @@ type checker struct {
 	report   Report
 	progress func(done, total uint64)
 	seen     pageSet
-	// queue is the number of the current queue, and next its first sequence that is not checked yet.
+	// queue is the ID of the current queue, and next is its first sequence that is not checked yet.
 	queue uint64
 	next  uint64
 }

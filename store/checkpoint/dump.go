@@ -33,7 +33,7 @@ type PageDump struct {
 	Messages []MessageDump
 }
 
-// MessageDump describes a message in a page.
+// MessageDump describes a message in an extent.
 type MessageDump struct {
 	Sequence uint64
 	Message  txn.Message

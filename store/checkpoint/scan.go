@@ -51,8 +51,8 @@ type ScanResult struct {
 	// GainBytes is the reduction of page.db by a rewrite with the recommended size: a resize or, for the current size, a
 	// compact.
 	GainBytes int64 `json:"gain_bytes"`
-	// DamagedMessages counts messages that are needed but unreadable. Problems describes the first 1000 of them and
-	// other corruption. If all needed messages of an extent are unreadable, their sizes are estimated as the mean size
+	// DamagedMessages counts messages that are needed but unreadable. Problems describes the first 1000 corrupt extents
+	// and other problems. If all needed messages of an extent are unreadable, their sizes are estimated as the mean size
 	// in the extent.
 	DamagedMessages uint64   `json:"damaged_messages"`
 	Problems        []string `json:"problems,omitempty"`
@@ -67,8 +67,7 @@ type SizeBucket struct {
 	Bytes     uint64 `json:"bytes"`
 }
 
-// Candidate is a page size and the exact result of a rewrite with it. The result is estimated if messages are
-// unreadable.
+// Candidate is a page size and the result of a rewrite with it. The result is exact unless messages are unreadable.
 type Candidate struct {
 	PageSize  int    `json:"page_size"`
 	FileBytes uint64 `json:"file_bytes"`

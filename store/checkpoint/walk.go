@@ -14,7 +14,8 @@ import (
 )
 
 const (
-	// walkBytes is the maximum size of one read of adjacent extents, into one of walkBuffers.
+	// walkBytes is the maximum size of one read of several extents, into one of walkBuffers buffers. A larger extent is
+	// read alone.
 	walkBytes   = 1 << 20
 	walkBuffers = 4
 	// walkGapBytes is the maximum gap between two extents that are read together.
@@ -70,7 +71,7 @@ type walkExtent struct {
 }
 
 // Extents calls fn for each message extent, in order of queue and sequence. payload is valid until fn returns; err is
-// the error of the read. Another goroutine reads and verifies extents ahead.
+// the error of the read. The first error of fn ends the walk. Another goroutine reads and verifies extents ahead.
 func (c *Checkpoint) Extents(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {

@@ -35,7 +35,7 @@ func Unreadable(err error) bool {
 	return errors.Is(err, page.ErrCorrupt) || (errors.Is(err, syscall.EIO) && !errors.Is(err, page.ErrFailed))
 }
 
-// CorruptError lists the requested messages of a queue that cannot be read. It matches index.ErrDataLoss.
+// CorruptError lists messages of a queue that cannot be read. It matches index.ErrDataLoss.
 type CorruptError struct {
 	Queue     uint64
 	Sequences []uint64 // in ascending order

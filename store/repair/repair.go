@@ -22,7 +22,7 @@ const (
 	// repairInterval is the minimum time between repair attempts for a message. Until then, readers get an error
 	// immediately.
 	repairInterval = 5 * time.Second
-	// lostInterval replaces repairInterval for a message that is also corrupt on the other node.
+	// lostInterval replaces repairInterval for a lost message (CorruptMessage.Lost).
 	lostInterval = time.Minute
 	// repairWait limits the time that a reader waits for a repair.
 	repairWait = 3 * time.Second

@@ -20,7 +20,8 @@ import (
 )
 
 const (
-	// scrubBytes is the number of bytes that a scrub reads under one pin. While a pin is held, freed pages are not reused.
+	// scrubBytes is the approximate number of bytes that a scrub reads under one pin. While a pin is held, freed pages
+	// are not reused.
 	scrubBytes = 1 << 20
 	// scrubCacheBytes limits the cached tree nodes. It is small so that the scrub reads the nodes from page.db.
 	scrubCacheBytes = 64 << 10
@@ -312,8 +313,9 @@ func (sc *scrub) log(ctx context.Context) error {
 	return fmt.Errorf("scrub the log: %w", err)
 }
 
-// dropDamagedLog discards the log up to a corrupt record, once two checkpoints contain the record. After that, only
-// a standby that lags far behind needs the record, and it receives a snapshot instead.
+// dropDamagedLog discards the log up to a corrupt record if the record is applied. It first writes checkpoints until
+// two of them contain the record. After that, only a standby that lags far behind needs the record, and it receives a
+// snapshot instead.
 func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 	at := r.corruptLSN()
 	if at == 0 || r.engine.Applied().LSN < at {
