@@ -83,8 +83,8 @@ type Candidate struct {
 	WasteBytes   uint64 `json:"waste_bytes"`
 }
 
-// Scan reads all messages to find the optimal page size. Corruption is part of the result; an error means that the scan
-// could not be completed.
+// Scan reads all messages to find the optimal page size. Corruption of messages and of the message index is part of
+// the result. An error means that the scan could not be completed.
 func (c *Checkpoint) Scan(ctx context.Context, o ScanOptions) (ScanResult, error) {
 	if o.MaxPageSize == 0 {
 		o.MaxPageSize = DefaultMaxPageSize

@@ -154,8 +154,8 @@ type Options struct {
 	Sync   wal.SyncMode
 }
 
-// OpenIdentity reads or creates the identity, determines whether bytes may have been lost since the last process
-// generation (INV-6), and replaces the identity file.
+// OpenIdentity reads or creates the identity, determines whether acknowledged bytes of earlier process generations
+// may have been lost (INV-6), and replaces the identity file.
 func OpenIdentity(o Options) (IdentityFile, error) {
 	id, err := readIdentity(o.FS, o.Dir)
 	switch {

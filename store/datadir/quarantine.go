@@ -68,8 +68,9 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 }
 
 // Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
-// permits the quarantine of a store that belongs to a pair, and unknown the quarantine of a store without a readable
-// identity. If neither permits it, no other node is known to have the content, and Quarantine returns "".
+// permits the quarantine of a store that belongs to a pair or was quarantined before. unknown permits the quarantine
+// of a store without a readable identity. If neither permits it, no other node is known to have the content, and
+// Quarantine returns "".
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 type Plan struct {
 	FromPageSize int    `json:"from_page_size"`
 	PageSize     int    `json:"page_size"`
-	FileBytes    uint64 `json:"file_bytes"` // size of the current page.db, kept as page.db_old until DropOld
+	FileBytes    uint64 `json:"file_bytes"` // size of the current page.db, which becomes page.db_old
 	// NeedBytes is the exact size of the new file. ReserveBytes is the space that must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
@@ -46,8 +46,9 @@ func (p *Plan) Err() error {
 }
 
 // PlanRewrite writes a checkpoint and computes the space that Rewrite needs. It uses only the options PageSize,
-// ReserveBytes and Progress. No transaction waits for PlanRewrite. It returns index.ErrDataLoss if a page that it must
-// read is corrupt. It does not check the available space: see Plan.Err.
+// ReserveBytes and Progress. No transaction waits for PlanRewrite. It returns index.ErrDataLoss if a message that it
+// must read is corrupt, and page.ErrCorrupt if the tree is corrupt. It does not check the available space: see
+// Plan.Err.
 func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = m.o.ReserveBytes
@@ -129,7 +130,7 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil
 }
 
-// DropOldDir is Maintenance.DropOld for a stopped node.
+// DropOldDir is Maintenance.DropOld for a stopped node. It removes nothing if page.db is missing.
 func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {

@@ -71,7 +71,8 @@ type Result struct {
 // Append and Sync continue at full speed. Apply blocks, and Read uses the state before the pause. Rewrite is
 // therefore intended for a node that serves no clients: a standby, or a node that is starting.
 //
-// If a page is corrupt, it is repaired from the other node, and the rewrite is restarted once.
+// If a message cannot be read, Rewrite tries to repair all known corruption from the other node. If that succeeds, it
+// starts again, once.
 //
 // Rewrite returns a MaintenanceError if another operation is running, and index.ErrDataLoss if a message cannot be
 // read. If the new file does not fit, Rewrite returns a SpaceError before it copies anything. It also returns a
@@ -349,8 +350,8 @@ func (rw *rewrite) isFinished() bool {
 }
 
 // rename renames page.db to page.db_old, and then page.db_new to page.db, unless the rewrite was abandoned. If the
-// first rename fails, or if the second fails and the first can be undone, the files are unchanged. Any other error
-// is final.
+// first rename fails and page.db still exists, or if the second fails and the first can be undone, the files are
+// unchanged. Any other error is final.
 func (rw *rewrite) rename() (bool, error) {
 	if !rw.commitPoint() {
 		return false, ErrCanceled

@@ -18,7 +18,7 @@ import (
 // DefaultMoveBytes is the default of ShrinkOptions.MoveBytes.
 const DefaultMoveBytes = 64 << 20
 
-// moveRoundBytes is the number of bytes moved in one round, during which the pager waits.
+// moveRoundBytes is the approximate number of bytes moved in one round, during which the pager waits.
 const moveRoundBytes = 512 << 10
 
 // ShrinkOptions configures a shrink.

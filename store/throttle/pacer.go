@@ -73,9 +73,9 @@ func New(l Limits) *Pacer {
 	return p
 }
 
-// Did pauses as the limits require. It must be called frequently, after each step of the work, with the number of bytes
-// that the step read or wrote. If ctx ends during a pause, Did immediately returns an error that wraps the error of
-// ctx. Without a pause and without a rate limit, Did does not check ctx.
+// Did pauses as the limits require. It must be called frequently, after each step of the work, with the number of
+// bytes that the step read or wrote. If ctx ends during a pause, Did immediately returns an error that wraps the
+// error of ctx. If no pause is necessary, Did may not check ctx.
 func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	if p == nil {
 		return nil

@@ -96,8 +96,8 @@ type Cached interface {
 	WriteUncached(p []byte, offset int64) (int, error)
 }
 
-// UncachedAlign is the alignment that ReadUncached and WriteUncached require: a multiple of the block size of every
-// disk.
+// UncachedAlign is the alignment that ReadUncached and WriteUncached require: a multiple of the usual block sizes of
+// disks.
 const UncachedAlign = 4096
 
 // AlignedBlock allocates memory for ReadUncached and WriteUncached.
