@@ -41,8 +41,8 @@ type ArchiveOptions struct {
 	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
-	// Interval is the time between two archive files; by default DefaultArchiveInterval. If the data directory is lost,
-	// the records of about the last Interval are missing from the archive.
+	// Interval is the time between two writes to the archive; by default DefaultArchiveInterval. If the data directory
+	// is lost, the records of about the last Interval are missing from the archive.
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. A larger log is released so
@@ -258,8 +258,9 @@ func (a *Archiver) flush(ctx context.Context) error {
 	return nil
 }
 
-// next returns the position before the next file. This is the end of the archive or, if the log no longer contains the
-// following record, the position before the oldest record of the log.
+// next returns the position before the next file. This is the end of the archive or, if the log no longer contains
+// the following record, the position before the oldest record of the log. If the log contains none of the records to
+// archive, next returns the argument to.
 func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	if a.last.Records > 0 {
 		if at, ok := a.s.PositionOf(a.last.Last.LSN); ok {
@@ -399,8 +400,8 @@ func (a *Archiver) seal(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn
 	return err //nolint:wrapcheck // Put names the object
 }
 
-// fill writes frames to w, from f.Before (excluded) up to the given position. It ends earlier if the file has limit
-// bytes. It sets the fields of f that describe these frames. f.Bytes is the file size without encryption.
+// fill writes the frames after f.Before, up to the given position, to w. It ends earlier if the file has at least
+// limit bytes. It sets the fields of f that describe these frames. f.Bytes is the file size without encryption.
 func (a *Archiver) fill(ctx context.Context, f *ArchiveFile, w io.Writer, to lsn.Position, limit int64) error {
 	r, err := a.s.ReadLog(f.Before.LSN + 1)
 	if err != nil {

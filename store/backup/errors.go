@@ -25,7 +25,8 @@ var (
 	ErrCorrupt = errors.New("backup is corrupt")
 	// ErrNewerVersion means that a newer release wrote the backup or the archive.
 	ErrNewerVersion = errors.New("written in a newer format")
-	// ErrTarget means that the requested record or time cannot be reached with this backup and archive.
+	// ErrTarget means that the requested record or time cannot be reached with this backup and archive, or that the
+	// request is contradictory.
 	ErrTarget = errors.New("cannot restore the requested point in time")
 	// ErrNoSites means that the backup or snapshot is from a pair without sites, so no replica can be made from it.
 	ErrNoSites = errors.New("pair does not belong to a group of sites")

@@ -21,17 +21,17 @@ type Objects interface {
 	// Put creates an object with the content written by fill. The object becomes visible when it is complete and durable.
 	// If the object exists, Put returns fs.ErrExist, and the object is durable. If fill fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
-	// Open opens an object for reading. Reads fail when ctx ends. The caller must close the object.
+	// Open opens an object for reading. Reads from a bucket fail when ctx ends. The caller must close the object.
 	Open(ctx context.Context, name string) (Object, error)
-	// List returns the objects and folders in a folder ("" for the root), sorted by name, without subfolders. A folder
-	// exists while it is not empty.
+	// List returns the objects and folders in a folder ("" for the root), sorted by name, but not the content of these
+	// folders. A folder exists while it is not empty.
 	List(ctx context.Context, folder string) ([]Entry, error)
 	// Delete removes an object durably. A missing object is not an error.
 	Delete(ctx context.Context, name string) error
 	// Move renames an object. A crash leaves it under either name, or under both.
 	Move(ctx context.Context, from, to string) error
-	// Sweep removes the leftovers of unfinished Put calls for a folder, and in a bucket also for its subfolders. If before
-	// is not zero, it only removes leftovers of calls that started earlier.
+	// Sweep removes the leftovers of unfinished Put calls for a folder, and in a bucket also for its subfolders. If
+	// before is not zero, it only removes leftovers of calls that started earlier; a directory ignores before.
 	Sweep(ctx context.Context, folder string, before time.Time) error
 	// Lock locks the location for one process. It returns ErrBusy if another process holds the lock. If exclusive is
 	// false, other processes may use the location concurrently.

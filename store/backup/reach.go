@@ -45,7 +45,7 @@ type CheckReport struct {
 
 // CheckSet checks whether a backup, by default the newest complete one, can be restored, and up to which record. It
 // reads the whole backup and the archive after it, and writes nothing. An error means that the check could not be
-// completed: ErrNotFound, ErrEncrypted, ErrRemote, or the error of ctx.
+// completed, such as ErrNotFound, ErrEncrypted, ErrRemote, or the error of ctx.
 func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (CheckReport, error) {
 	var r CheckReport
 	sets, err := List(ctx, place)

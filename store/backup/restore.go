@@ -43,7 +43,7 @@ type RestoreOptions struct {
 	// Replica adds a record to the log that makes the store a replica of the primary from which the backup was made. It
 	// cannot be combined with an archive. If the backup was made from a replica, no record is added.
 	Replica bool
-	// BytesPerSecond limits reads and writes, if not 0.
+	// BytesPerSecond limits the rate at which the backup is read and the new files are written, if not 0.
 	BytesPerSecond int64
 	SegmentBytes   int64 // segment size of the new log; 0 selects the default
 	// Progress, if not nil, is called periodically.

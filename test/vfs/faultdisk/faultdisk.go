@@ -65,7 +65,7 @@ type Rule struct {
 
 	// Error is the error of the operation: EIO or ENOSPC. The operation is not executed.
 	Error string `json:"error,omitempty"`
-	// Flip flips a bit of the data that is read or written.
+	// Flip flips a bit of the data that is read or written. Such a rule applies only to reads and writes.
 	Flip bool `json:"flip,omitempty"`
 	// Delay is the delay before the operation, in nanoseconds in JSON.
 	Delay time.Duration `json:"delay,omitempty"`

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package faultfs implements filesystems that inject faults into an inner filesystem, for tests. FS calls a hook
-// before each operation, which can fail, delay, shorten or drop the operation. WriteBack loses unsynced data when
-// its process is killed.
+// before each operation, which can fail, delay, shorten, corrupt or drop the operation. WriteBack loses unsynced data
+// when its process is killed.
 package faultfs
 
 import (
@@ -60,7 +60,8 @@ type Op struct {
 	Name string
 	// NewName is the new name of a rename.
 	NewName string
-	// Offset and Length are the range of a read, write or allocate, in bytes. For a truncate, Length is the new size.
+	// Offset and Length are the range of a read, write, allocate or SyncRange, in bytes. For a truncate, Length is the
+	// new size.
 	Offset, Length int64
 	// Count is the number of operations of this kind so far, including this one.
 	Count uint64
