@@ -27,7 +27,7 @@ const bound = time.Minute
 // exactOutage is the maximum duration of an outage test with an exact fixture.
 const exactOutage = 15 * time.Second
 
-// outageTimeout limits each request during an outage of the coordinator.
+// outageTimeout limits the requests of testMarkOutage during the outage.
 const outageTimeout = time.Second
 
 // Fixture is a fresh coordinator without a record.

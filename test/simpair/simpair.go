@@ -63,7 +63,7 @@ const Latency = time.Millisecond
 type World struct {
 	T   *testing.T
 	Net *simnet.Network
-	// Disk contains the data directories of all nodes that are started without an FS in their options.
+	// Disk contains the data directories that Dir returned, of nodes that are started without an FS in their options.
 	Disk *memfs.FS
 	// WrapCoordinator, if not nil, wraps the connection of each node to the coordinator. Set it before nodes start.
 	WrapCoordinator func(failover.Coordinator) failover.Coordinator
