@@ -149,8 +149,8 @@ func (s *Store) applyFrames(
 	return before, frames, err
 }
 
-// applySome applies records up to LSN upTo, at most applyRecords, and appends their results to s.results. mu must be
-// held.
+// applySome applies records up to LSN upTo, until applyRecords or applyChanges is reached, and appends their results
+// to s.results. mu must be held.
 func (s *Store) applySome(frames []byte, before lsn.Position, upTo uint64) (lsn.Position, []byte, error) {
 	changes := s.state.ScheduleChanges()
 	for len(frames) > 0 && before.LSN < upTo && len(s.results) < applyRecords &&
@@ -209,8 +209,8 @@ func (s *Store) Applied() lsn.Position {
 	return s.applied
 }
 
-// waitForRoom blocks while too many messages are in memory, a rewrite copies page.db, or a hold is at the applied
-// position. It returns ErrInterrupted when stop is closed.
+// waitForRoom blocks while too many messages or schedule changes are in memory, a rewrite copies page.db, or a hold
+// is at the applied position. It returns ErrInterrupted when stop is closed.
 func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

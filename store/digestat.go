@@ -46,8 +46,9 @@ func (h *holds) reach(applied uint64) {
 }
 
 // waitAt waits at most maxWait until the record with the given LSN is applied. No later record is applied until
-// release is called. waitAt returns ErrPast if later records are already applied, and context.DeadlineExceeded after
-// maxWait. If a snapshot is installed during the wait, later records may already be applied when waitAt returns.
+// release is called. waitAt returns ErrPast if later records are already applied, context.DeadlineExceeded after
+// maxWait, and otherwise the error of ctx or of Usable. If a snapshot is installed during the wait, later records may
+// already be applied when waitAt returns.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

@@ -66,10 +66,10 @@ func (d *QueueDigests) Differences(there *QueueDigests) (out []QueueDifference) 
 	return out
 }
 
-// QueueDigestsAt waits at most maxWait until the record with the given LSN is applied, and returns the digests at that
-// LSN. If the LSN is 0, it returns the current digests. It does not read from disk. Errors: ErrPast if later records
-// are already applied, context.DeadlineExceeded if the record is not applied in time, pager.ErrReplaced if a snapshot
-// was installed during the wait.
+// QueueDigestsAt waits at most maxWait until the record with the given LSN is applied, and returns the digests at
+// that LSN. If the LSN is 0, it returns the current digests. It does not read from disk. Errors include ErrPast if
+// later records are already applied, context.DeadlineExceeded if the record is not applied in time, and
+// pager.ErrReplaced if a snapshot was installed during the wait.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		release, err := s.waitAt(ctx, at, maxWait)

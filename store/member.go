@@ -57,8 +57,8 @@ func (s *Store) SetFence(f identity.Fence) error {
 	})
 }
 
-// MarkLoss sets MayHaveLost: acknowledged records may be lost (INV-6), because a machine went down or the directory
-// was restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
+// MarkLoss sets MayHaveLost: acknowledged records may be lost (INV-6), for example because a machine went down or the
+// directory was restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.MayHaveLost = true

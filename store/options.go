@@ -83,8 +83,8 @@ type Options struct {
 	// CheckpointInterval is the time since the last checkpoint after which the next checkpoint is started, if the state
 	// has changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes is the size of the log before the last checkpoint that is retained so that a standby can catch up. A
-	// negative value retains none.
+	// LogKeepBytes is the minimum size of the log that is retained so that a standby can catch up. It includes the log
+	// that recovery requires. A negative value retains only that log.
 	LogKeepBytes int64
 	SegmentBytes int64
 	// MaxFrameBytes is the maximum size of an encoded transaction.

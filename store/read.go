@@ -41,7 +41,8 @@ type ReadRequest struct {
 	// Before, if not 0, excludes messages with this sequence or a higher one. Callers must not combine it with Lanes.
 	Before      uint64
 	MaxMessages int
-	// MaxBytes limits the size of the result, if not 0. The first message is returned regardless of its size.
+	// MaxBytes limits the size of the result, if not 0. The first message is returned regardless of its size. With
+	// Lanes, the last message may exceed the limit.
 	MaxBytes int
 	// Delayed includes messages that are not yet deliverable to Sub. If Sub is 0, such messages are always included.
 	Delayed bool
@@ -94,8 +95,8 @@ func (b *ReadBuffer) reset() {
 // and the sequence at which to continue. It reads the applied state and never blocks a transaction. An empty result
 // means that no selected message at or after the start position is available now.
 //
-// Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read
-// repairs it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read
+// Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read tries
+// to repair it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read
 // returns a repair.CorruptError, which matches index.ErrDataLoss. The caller can continue after the last sequence in
 // that error.
 //

@@ -29,9 +29,9 @@ type ReadOptions struct {
 // ReadCheckpoint waits until that record is applied, and the store applies no later record while the checkpoint is
 // written. A Checkpoint call shortly before ReadCheckpoint shortens this pause.
 //
-// It returns the error of fn, ErrPast if records after At were already applied, and context.DeadlineExceeded if At was
-// not applied in time. It returns pager.ErrReplaced if the installation of a snapshot has closed page.db in the
-// meantime; the data that fn has read is then invalid.
+// Errors include those of Checkpoint and fn, ErrPast if records after At were already applied, and
+// context.DeadlineExceeded if At was not applied in time. If a snapshot was installed in the meantime, the error is
+// pager.ErrReplaced; the data that fn has read is then invalid.
 func (s *Store) ReadCheckpoint(ctx context.Context, o ReadOptions, fn func(*checkpoint.Checkpoint) error) error {
 	file, pin, err := s.pinAt(ctx, o)
 	if err != nil {
@@ -94,7 +94,7 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer 
 // Checkpoint makes all changes that are already applied durable in page.db. If ctx ends first, it returns the error
 // of ctx, and the checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or
 // syscall.ENOSPC, and the store continues without the checkpoint. After any other write error the store is unusable
-// (INV-7).
+// (INV-7), unless a page is corrupt and the store can be repaired from the other node (repair.Repairer.Survives).
 func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }

@@ -115,9 +115,9 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 
 // ReadNext reads the first piece of the page file at or after the offset, at most limit bytes but at least one page.
 // It returns the offset and the data of the piece. The next call must pass the offset of the end of the piece. The
-// piece at offset 0 contains the metadata of the checkpoint instead of the file's header. ReadNext returns io.EOF
-// after the last piece. It returns ErrSnapshotGone if the snapshot or the store was closed, or if the store's
-// content was replaced.
+// piece at offset 0 contains the metadata of the checkpoint instead of the file's header, and may be larger than
+// limit. ReadNext returns io.EOF after the last piece. It returns ErrSnapshotGone if the snapshot or the store was
+// closed, or if the store's content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
