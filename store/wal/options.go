@@ -66,7 +66,7 @@ type Options struct {
 	LogID [16]byte
 	// SegmentBytes is the size of a segment. A larger block gets its own segment.
 	SegmentBytes int64
-	// KeepBytes is the amount of log that Release retains, so that a standby can catch up.
+	// KeepBytes is the minimum size of the log that Release retains, so that a standby can catch up.
 	KeepBytes int64
 	// MaxFrameBytes is the maximum payload of a record.
 	MaxFrameBytes int
