@@ -88,8 +88,8 @@ func (l *Log) begin(start lsn.Position) error {
 	if err != nil {
 		return err
 	}
-	// The header is durable before the file gets its name. A missing header of the oldest segment is therefore
-	// corruption.
+	// The header of the first segment is durable before the file gets its name. A missing header of the oldest segment
+	// is therefore corruption.
 	seg, err := l.newSegment(spare, start)
 	if err == nil {
 		err = seg.file.Sync()
