@@ -135,7 +135,7 @@ type Checkpoint struct {
 
 // WAL configures the transaction log, which is replicated and used for recovery.
 type WAL struct {
-	KeepBytes    Size     `key:"keep-bytes" range:"0 to 1024TiB" usage:"log retained for a standby to catch up, beyond what recovery requires"`
+	KeepBytes    Size     `key:"keep-bytes" range:"0 to 1024TiB" usage:"minimum amount of log to retain, so that a standby can catch up"`
 	SegmentBytes Size     `key:"segment-bytes" range:"1MiB to 4GiB" usage:"size of a log segment file"`
 	Archive      string   `key:"archive" usage:"destination of the log archive for point-in-time restore: directory, file:///PATH or s3://BUCKET/PREFIX; separate for each node (in a bucket, a folder with the node name); if empty, no archive"`
 	ArchiveEvery Duration `key:"archive-interval" range:"100ms to 24h" usage:"interval of log archiving; if this node's disk is lost, a restore can miss the transactions of one interval"`
