@@ -109,11 +109,15 @@ func b2u(b bool) uint64 {
 	return 0
 }
 
+// checkedSequences contains the numbers of sequences that the operations of a transaction release and take. Both are
+// limited.
+type checkedSequences struct{ released, taken int }
+
 // check validates all operations, and returns the index and code of the first invalid operation, or -1 and OK. The
 // index does not count operations that the active has added. Limits are checked against the state before the
 // transaction plus its publishes; space freed by its acknowledgements does not count.
 func (s *State) check() (op int, code txn.Code) {
-	released := 0
+	var sequences checkedSequences
 	clear(s.pending)
 	s.pending = s.pending[:0]
 	s.meta.pending = 0
@@ -135,7 +139,7 @@ func (s *State) check() (op int, code txn.Code) {
 		if o.Code != txn.OpForward {
 			s.published.count = 0
 		}
-		if code := s.checkOp(o, &released); code != txn.OK {
+		if code := s.checkOp(o, &sequences); code != txn.OK {
 			return i - s.added, code // a client does not count operations that the active has added
 		}
 	}
@@ -163,7 +167,7 @@ func (s *State) checkGlobal(o *txn.Op) (code txn.Code, ok bool) {
 	return txn.OK, false
 }
 
-func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
+func (s *State) checkOp(o *txn.Op, checked *checkedSequences) txn.Code {
 	if code, ok := s.checkGlobal(o); ok {
 		return code
 	}
@@ -211,11 +215,11 @@ func (s *State) checkOp(o *txn.Op, released *int) txn.Code {
 	case txn.OpSetForwards:
 		return s.checkSetForwards(q, o)
 	case txn.OpAck, txn.OpRelease:
-		return s.checkRanges(o, sub, released)
+		return s.checkRanges(o, sub, &checked.released)
 	case txn.OpSeek:
 		return checkSeek(q, sub, o)
 	case txn.OpTake:
-		return s.checkTake(o, sub, released)
+		return s.checkTake(o, sub, &checked.taken)
 	case txn.OpPurge, txn.OpDeleteSubscription:
 		return checkNotReserved(q, o.Sub)
 	case txn.OpCreateQueue, txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta, txn.OpPrepare, txn.OpCommitPrepared,

@@ -14,7 +14,7 @@ import (
 
 func TestRefusedTransactionChangesNothing(t *testing.T) {
 	d := newDriver(t)
-	d.s.setLimits(limits{queues: 2, released: 10, producers: 9, producerOps: 9, totalOps: 9, producerWindow: 9})
+	d.s.setLimits(limits{queues: 2, released: 10, taken: 20, producers: 9, producerOps: 9, totalOps: 9, producerWindow: 9})
 	q := d.queue("q", txn.Config{MaxMessages: 10, MaxBytes: 1000}, "a")
 	d.queue("other", txn.Config{})
 	d.publish(q, 5)
@@ -56,6 +56,14 @@ func TestRefusedTransactionChangesNothing(t *testing.T) {
 			func(b *txn.Builder) { b.Release(q.id, 1, txn.Range{First: 1, Last: 1<<64 - 1}) },
 		},
 		"too many released": {txn.ErrTooManyReleased, 2, func(b *txn.Builder) {
+			for range 3 {
+				b.Release(q.id, 1, txn.Range{First: 1, Last: 5})
+			}
+		}},
+		"too many released after a take": {txn.ErrTooManyReleased, 5, func(b *txn.Builder) {
+			for range 3 {
+				b.Take(q.id, 1, txn.Range{First: 1, Last: 5})
+			}
 			for range 3 {
 				b.Release(q.id, 1, txn.Range{First: 1, Last: 5})
 			}
