@@ -152,7 +152,7 @@ type Status struct {
 	Deliver bool
 	// Standby is the node connected to this active; uuid.Nil if none.
 	Standby uuid.UUID
-	// FailbackAt is the scheduled handover to the preferred node, if any.
+	// FailbackAt is the time of the scheduled handover to the preferred node; zero if none is scheduled.
 	FailbackAt time.Time
 	// CoordinatorRefuses is the reason why the coordinator rejected the last change of the record; empty if it was not
 	// rejected.

@@ -82,7 +82,7 @@ type Follower struct {
 	// install is the snapshot being received, installID its ID on the active.
 	install   *store.Install
 	installID string
-	// commonLSN is the LSN of the last record common with the active; nil if unknown.
+	// commonLSN is the LSN of the last record that this node and the active have in common; nil if unknown.
 	commonLSN *uint64
 	// confirmed is set if the active has all records that this node knows to be committed (INV-13). It is valid for one
 	// attempt.

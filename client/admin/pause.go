@@ -21,7 +21,7 @@ type Pause struct {
 	Deliver bool
 	// At is the time of the last call of [Client.PauseQueue], by the clock of the active node.
 	At time.Time
-	// By is the name of the client that called PauseQueue; empty without authentication. Reason is PauseOptions.Reason.
+	// By is the principal that called PauseQueue; empty without authentication. Reason is PauseOptions.Reason.
 	By, Reason string
 }
 

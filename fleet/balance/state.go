@@ -89,7 +89,7 @@ func (s *state) raise() {
 
 func (s *state) open(i int) bool { return s.pairs[i].Live && s.pairs[i].State == fleet.StateOpen }
 
-// arrive counts a queue at the target of its move.
+// arrive counts a queue at the target of its move, instead of at its source.
 func (s *state) arrive(q Queue, m fleet.Move) {
 	if from, known := s.index[m.From]; known {
 		s.stored[from] -= min(s.stored[from], q.Bytes)

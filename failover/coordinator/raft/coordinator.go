@@ -356,7 +356,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		return nil
 	default:
 	}
-	// Otherwise the other node would have to wait until the lease expires.
+	// Withdraw the announcement, so that the other node does not have to wait until the lease expires.
 	last, end := context.WithTimeout(context.WithoutCancel(ctx), c.v.opts.RequestTimeout/2)
 	defer end()
 	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error {

@@ -17,7 +17,7 @@ type Fleet struct {
 	Unavailable, Lost, Conflict, Mismatch string
 	// Fenced describes moves that make queues unavailable to clients, and Stuck describes moves that do not continue.
 	Fenced, Stuck []string
-	// Moves are the moves of queues. It is nil on a node without fleet.pair.
+	// Moves contains the counts of queue moves; nil on a node without fleet.pair.
 	Moves *FleetMoves
 }
 

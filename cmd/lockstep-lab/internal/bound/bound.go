@@ -61,7 +61,7 @@ func listen(t Transport) (listener, error) {
 	return nil, fmt.Errorf("unknown transport %q; the transports are %s and %s", t, GRPC, TCP)
 }
 
-// dial connects to a relay. The connection may be closed when ctx ends.
+// dial connects to a relay. The end of ctx closes a gRPC connection, but not a TCP connection.
 func dial(ctx context.Context, t Transport, address string) (conn, error) {
 	if t == TCP {
 		return dialTCP(ctx, address)

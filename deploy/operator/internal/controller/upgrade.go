@@ -29,9 +29,9 @@ func waiting(reason, format string, args ...any) progress {
 }
 
 // upgrade replaces at most one pod that has an older template. The order is: the witness, the standby, and, after a
-// switchover, the other node. Each step requires that the pair is in sync. Pods that cannot start are replaced without
-// this requirement, so that an upgrade with an error can be corrected; such a node only if the other node is active or
-// cannot start either.
+// switchover, the other node. Each step requires that the pair is in sync. Pods that cannot start are exempt, so that a
+// faulty template can be corrected. A node that cannot start is replaced only if the other node is active or cannot
+// start either.
 func (r *PairReconciler) upgrade(ctx context.Context, pair *v1alpha1.LockstepPair, o *observed) (progress, error) {
 	if !current(o.set, o.applied) || o.witness != nil && !current(o.witness, o.appliedWitness) ||
 		o.p.HasWitness() && o.witness == nil {
