@@ -17,8 +17,8 @@ import (
 // active node therefore asks the home pair for the owner of its queue periodically.
 
 // lookupProbes is the number of probe intervals that an operation waits for an active node of another pair before it
-// asks the home pair, and between two such lookups. It is longer than a failover: a request with an unknown outcome is
-// retried at its pair if that pair is active again.
+// asks the home pair, and between two such lookups. With default settings, this time is longer than a failover, so that
+// requests that were sent are retried when their pair is active again, instead of failing with an unknown outcome.
 const lookupProbes = 5
 
 // errNoActive is returned by await if the caller must look up the owner of its queue.

@@ -88,7 +88,7 @@ type Stored struct {
 type Receipt struct {
 	// Sequence is the sequence of the message, or of the first message of a batch.
 	Sequence uint64
-	// LSN is the LSN of the transaction in the store's log.
+	// LSN is the LSN of the transaction, or, for a pair with sites, its logical number, which is equal at all sites.
 	LSN uint64
 	// Duplicate is true if a retry returned the result of an earlier attempt. It is also true if nothing was stored,
 	// because the queue has accepted the MessageID of each message within its DedupWindow. Sequence is then the sequence

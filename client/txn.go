@@ -38,7 +38,7 @@ type Txn struct {
 
 // TxnResult is the result of a transaction.
 type TxnResult struct {
-	// LSN is the LSN of the transaction in the store's log.
+	// LSN is the LSN of the transaction, or, for a pair with sites, its logical number, which is equal at all sites.
 	LSN uint64
 	// Results contains one element per operation, in the order of the calls.
 	Results []OpResult

@@ -81,8 +81,9 @@ const (
 	// to one. It is also returned for a new queue with the name of a fenced or incoming queue, and for a leave while the
 	// pair has a record of a move (INV-28).
 	ErrMoved Code = 105
-	// ErrMoveChanged is returned for an operation of a move that does not exist, that was taken or canceled, or that is
-	// at another position. It is also returned for a new move with an epoch that was used before.
+	// ErrMoveChanged is returned for an operation that does not fit the state of its move, for example if the move does
+	// not exist, was already taken or canceled, or is at another position. It is also returned for a new move with an
+	// epoch that was used before.
 	ErrMoveChanged Code = 106
 	// ErrMoveIncomplete is returned if messages or parts of the state of an incoming queue are missing. It is also
 	// returned if the queue refers to a queue that is not part of the move.

@@ -60,7 +60,7 @@ type Options struct {
 	// EtcdAddress, if not empty, is the host:port of an external etcd, which is used instead of an etcd in this process.
 	// StopEtcd and StartEtcd do not affect it.
 	EtcdAddress string
-	// EtcdNoSync disables the syncs of etcd. A crash of the machine then loses the cluster record.
+	// EtcdNoSync disables the syncs of etcd. A crash of the machine can then lose the cluster record.
 	EtcdNoSync bool
 	// WitnessFlags are additional flags of the witness, such as "--raft-ca=ca.pem", if Raft is set.
 	WitnessFlags []string

@@ -185,8 +185,8 @@ func (s *search) readFrom(
 	return batch, corrupt, next, nil
 }
 
-// descend reads the window of sequences that precedes the position. If the window has too many messages, descend
-// reduces it and returns ok = false.
+// descend reads the window of sequences that precedes the position. If the window has too many or too large
+// messages, or their evaluation takes too long, descend reduces the window and returns ok = false.
 func (s *search) descend(
 	ctx context.Context, most uint64,
 ) (found []store.Delivery, corrupt []uint64, ok bool, err error) {

@@ -125,9 +125,9 @@ func (s *Service) identify(p *pb.Producer, queues ...string) (o origin, err erro
 	return o, err
 }
 
-// mustLog reports whether a request must be logged although err means that its queue or subscription does not exist.
-// When such a request is applied, it is refused permanently, unless an earlier attempt was executed. If err concerns
-// the owner of a queue, it is the error of the refusal.
+// mustLog reports whether a request must be logged although err means that its queue or subscription does not exist at
+// this pair. Only retries are logged. When such a request is applied, it is refused permanently, unless an earlier
+// attempt was executed. mustLog also records err as absent, which can replace the error of the refusal.
 func (o *origin) mustLog(err error) bool {
 	if !o.retry || !isMissing(err) && !errors.Is(err, txn.ErrSubscriptionNotFound) {
 		return false

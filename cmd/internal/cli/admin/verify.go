@@ -16,7 +16,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// compareTime exceeds the maximum time of a comparison without reads.
+// compareTime is the minimum time limit of a comparison without --deep, or of sites. It exceeds the 10 seconds for
+// which a node waits for the record at which both are compared.
 const compareTime = 15 * time.Second
 
 var errDiffer = cli.WithHint(errors.New("the nodes differ, or messages cannot be read"),

@@ -625,8 +625,8 @@ func (f *fleetState) clientOf(ctx context.Context, s *step) (*client.Client, err
 	}
 }
 
-// createAt creates a queue on a pair, although no placement rule requires the pair: a rule with the name of the queue
-// exists during the creation.
+// createAt creates a queue on a pair that the placement rules do not select. During the creation, it sets a placement
+// rule for the name of the queue; then it restores the previous rule, or deletes the rule if there was none.
 func (f *fleetState) createAt(ctx context.Context, pair, queue string, create func() error) error {
 	rule := &pb.PlacementRule{Pattern: queue, Pair: pair}
 	if err := f.node.PutPlacementRule(ctx, rule); err != nil {
