@@ -141,16 +141,18 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: Superseded, Severity: Critical, Scope: OfNode,
-			Cause: "The cluster record names this node, but was written by another process with the same identity. " +
-				"This process acknowledges nothing.",
+			Cause: "Another process with the identity of this node has replaced this process in the cluster record, or " +
+				"the machine of this active node was resumed from an older memory snapshot or runs twice. This " +
+				"process acknowledges nothing.",
 			Action: "Find the other process with this node's identity: it has the messages that were acknowledged " +
 				"since then. Stop this process and keep its directory. To stop the other process instead, first " +
 				"make sure that the other node of the pair is in sync.",
 		},
 		{
 			Kind: StoreRolledBack, Severity: Critical, Scope: OfNode,
-			Cause: "Transactions that this node had committed are missing from its store: its disk was restored " +
-				"from an older image. The node has left the in-sync set.",
+			Cause: "Transactions that this node had committed are missing from its store: its disk was restored from an " +
+				"older image, or its machine was resumed from an older snapshot. If the other node is in sync, this " +
+				"node leaves the in-sync set. Otherwise, it waits for an operator.",
 			Action: "If the other node is in sync, this node fetches the missing records automatically. If not, " +
 				"start the other node, or restore the newest image of either node. Only if neither is possible, " +
 				"continue with loss: stop the node whose log ends first, and run `lockstep failover --force` on " +
@@ -338,8 +340,8 @@ func ofFleets() []Definition {
 		},
 		{
 			Kind: FleetMismatch, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
-			Cause: "`fleet.pair` of this node differs from the membership in the log of the pair. No queue can be created " +
-				"on this node.",
+			Cause: "`fleet.pair` of this node differs from the membership in the log of the pair, or the pair could not " +
+				"join the fleet. No queue can be created on this node.",
 			Action: "Set `fleet.pair` of both nodes to the name in the details, and restart them. To remove the pair from " +
 				"the fleet, run `lockstep fleet leave` first.",
 		},
@@ -496,8 +498,9 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: DeadLetterQueueFull, Severity: Warning, Scope: OfPair, After: 10 * time.Second,
-			Cause: "A dead-letter queue is full. Its dead letters stay in the source queue and are not " +
-				"delivered; a queue with `overflow: dead-letter-head` may refuse publishes.",
+			Cause: "A dead-letter queue is full, or dead letters are larger than its `max_bytes`. Dead letters that do " +
+				"not fit stay in the source queue and are not delivered; a queue with `overflow: dead-letter-head` " +
+				"may refuse publishes.",
 			Action: "The details name both queues. Consume from the dead-letter queue, purge it, or raise its " +
 				"limits: the messages are moved within a second. For messages larger than its `max_bytes`, raise that " +
 				"limit.",
