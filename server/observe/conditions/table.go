@@ -146,7 +146,9 @@ func ofIdentity() []Definition {
 				"process acknowledges nothing.",
 			Action: "Find the other process with this node's identity: it has the messages that were acknowledged " +
 				"since then. Stop this process and keep its directory. To stop the other process instead, first " +
-				"make sure that the other node of the pair is in sync.",
+				"make sure that the other node of the pair is in sync. If the machine was resumed from a memory " +
+				"snapshot and no other process runs, restart this process: if no other node is in sync, it waits " +
+				"for an operator.",
 		},
 		{
 			Kind: StoreRolledBack, Severity: Critical, Scope: OfNode,
