@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -106,6 +107,7 @@ func (c *conn) authenticate() error {
 		response = bytes.Clone(answer.Response)
 	}
 	token, ok := credential(mechanism, response)
+	ok = ok && slices.Contains(offered, mechanism) // EXTERNAL requires a client certificate
 	err := errors.New("unsupported SASL mechanism or malformed response")
 	if ok {
 		err = c.signIn(token)

@@ -209,6 +209,7 @@ func testAMQPSignIn(t *testing.T) {
 	require.Equal(t, wire.SASLAuth, dialAMQP(t, n.ready.AMQP).sasl("PLAIN", []byte("\x00alice\x00wrong")))
 	require.Equal(t, wire.SASLAuth, dialAMQP(t, n.ready.AMQP).sasl("PLAIN", []byte("alice")))
 	require.Equal(t, wire.SASLAuth, dialAMQP(t, n.ready.AMQP).sasl("DIGEST-MD5", []byte("x")))
+	require.Equal(t, wire.SASLAuth, dialAMQP(t, n.ready.AMQP).sasl("EXTERNAL", nil), "without a client certificate")
 
 	unknown := dialAMQP(t, n.ready.AMQP)
 	require.Equal(t, wire.SASLOK, unknown.sasl("ANONYMOUS", nil))
