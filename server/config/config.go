@@ -269,7 +269,7 @@ type Audit struct {
 type Limits struct {
 	MessageBytes        Size `key:"message-bytes" range:"1KiB to 64MiB" run:"pair" usage:"maximum message body size"`
 	TransactionBytes    Size `key:"transaction-bytes" range:"129KiB to 80MiB" usage:"maximum transaction size, all messages together"`
-	Queues              int  `key:"queues" range:"1 to 10000000" run:"pair" usage:"maximum number of queues"`
+	Queues              int  `key:"queues" range:"1 to 1000000" run:"pair" usage:"maximum number of queues"`
 	Consumers           int  `key:"consumers" range:"1 to 1000000" run:"pair" usage:"maximum number of consumers on this node"`
 	Outstanding         int  `key:"outstanding" range:"1 to 10000000" run:"pair" usage:"maximum number of unacknowledged messages per consumer, and its maximum credit"`
 	StreamInFlight      int  `key:"stream-in-flight" range:"1 to 1000000" run:"pair" usage:"maximum number of unanswered requests per publish stream"`

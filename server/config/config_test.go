@@ -619,7 +619,7 @@ func TestRanges(t *testing.T) {
 		require.Equal(t, s.Default, c.Text(s.Key))
 	}
 	for key, want := range map[string]string{
-		"listen": "", "sync": "always, interval, off", "limits.queues": "1 to 10000000",
+		"listen": "", "sync": "always, interval, off", "limits.queues": "1 to 1000000",
 		"failover.timeout": "100ms to 10m", "scrub.rate": "0, or 64KiB to 1024TiB", "disk.low-watermark": "",
 		"page-size": "2KiB to 1MiB, a multiple of 2KiB", "commit-delay": "0s to 100ms", "wal.keep-bytes": "0 to 1024TiB",
 		"txn.prepared-timeout": "0, or 1s to 8760h", "coordinator.etcd.dial-timeout": "10ms to 1m",
