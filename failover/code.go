@@ -60,7 +60,7 @@ const (
 	CodeStoreRolledBack Code = "store-rolled-back"
 )
 
-// Code returns the code of the cause, or CodeNoConnection for the zero LostCause.
+// Code returns the code of the cause, or CodeNoConnection for the zero LostCause and unknown values.
 func (c LostCause) Code() Code {
 	if int(c) < len(lostCauses) {
 		return lostCauses[c].code
@@ -70,7 +70,7 @@ func (c LostCause) Code() Code {
 
 type change struct {
 	code Code
-	term uint64 // term of the attempt; 0 after another process has written a record
+	term uint64 // term of the attempt to become active; 0 without an attempt
 }
 
 func (s *State) roleCode(before Status) Code {

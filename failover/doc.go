@@ -51,7 +51,8 @@
 //	INV-11  Only the process generation of a store that in_sync lists may act, or have its acks counted. Each start
 //	        begins a generation, which is durable in the store before the record lists it. A running process that is
 //	        replaced by another generation stops its role permanently.
-//	INV-12  An in-sync store that ends before the high-water mark was restored from an older copy; INV-6 applies.
+//	INV-12  An in-sync store that ends before the high-water mark was restored from an older copy, or lost records in
+//	        an unclean stop; INV-6 applies.
 //	INV-13  A node never truncates or discards records that it knows to be committed, unless a forced failover or an
 //	        adoption without this node has discarded them. A previously active node resumes the role only if the other
 //	        in-sync member has reported that its log is not longer, or does not respond.

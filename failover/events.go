@@ -32,7 +32,7 @@ type (
 		Revision Revision
 		Err      error
 	}
-	// Reported contains an event of the role that was started with Epoch.
+	// Reported contains an event of the role that was started with Epoch. Failed is processed with any Epoch.
 	Reported struct {
 		Epoch uint64
 		Event DataEvent
@@ -129,8 +129,8 @@ type (
 		ID string
 		// Failure is the reason why the switchover failed; empty on success.
 		Failure string
-		// Pause is the time since the start of the drain, during which no transaction could be acknowledged. If the standby
-		// received the request, it is the time since the request.
+		// Pause is the time since the start of the drain, during which no new transaction could be acknowledged. If the
+		// standby received the request, it is the time since the request.
 		Pause time.Duration
 		// Already reports whether SwitchoverRequested.To was active at the time of the request.
 		Already bool

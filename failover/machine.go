@@ -86,7 +86,7 @@ type following struct {
 	required   bool
 	incomplete FollowerIncomplete // Config is 0 without a report
 	cause      LostCause          // 0 until the connection is lost or an attempt fails
-	since      time.Duration      // when the connection was lost, or following began
+	since      time.Duration      // start of the time without a connection
 }
 
 type acting struct {

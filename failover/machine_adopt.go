@@ -21,7 +21,7 @@ type AdoptRequested struct {
 	// Found is the coordinator's record, and Revision its revision. Both are zero if the coordinator has no record.
 	Found    Record
 	Revision Revision
-	// Config and term of the new record are above those in Above.
+	// Above is a lower bound: the config of the new record is higher, and also its term unless this node is active.
 	Above Fence
 	// AcceptLoss reports whether the operator accepts that acknowledged transactions may be missing on this node
 	// (INV-6).
@@ -113,8 +113,9 @@ func (m *machine) adoption(e AdoptRequested) (Record, error) {
 	return next, nil
 }
 
-// discardByAdoption returns the range of the other node's records that an adoption without that node discards. As in a
-// forced failover, the range follows the last record that this node knows to be committed.
+// discardByAdoption returns the range of the other node's records that an adoption without that node discards. It
+// begins after the last record that this node knows to be committed, or earlier if a previous forced failover is not
+// settled. Without WithoutOther, discardByAdoption returns nil.
 func (m *machine) discardByAdoption(e AdoptRequested, term uint64) *Forced {
 	if !e.WithoutOther {
 		return nil

@@ -31,7 +31,8 @@ var (
 	errForceTime        = errors.New("cluster record was not written in time")
 )
 
-// ErrOtherLives is returned if the other node's lease has not expired: the node is running, or was until recently.
+// ErrOtherLives is a reason of ErrForce: the other node is running, or was until recently. Its lease has not expired,
+// or this node connected to it after the request.
 var ErrOtherLives = errors.New("lease of the other node has not expired; let that node resume its role, or stop it " +
 	"and retry after the lease has expired")
 

@@ -212,7 +212,8 @@ func (m *machine) configure() {
 	}
 }
 
-// numbered returns c with its requirement number, which is a new number if c starts to require acks of a standby.
+// numbered returns c with its requirement number. It increments the number if c requires acks, and the previous
+// configuration did not, or required those of another standby. Then a synced standby counts only as caught up.
 func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	if c.RequireStandby && (!m.act.sent.RequireStandby || m.act.sent.Standby != c.Standby) {
 		m.act.needs++

@@ -32,8 +32,9 @@ func (m *machine) compareMark() {
 	m.reportRollback(missing + ": its data directory was restored from an older copy")
 }
 
-// freshMark reports whether the log was compared with the newest mark. A node that becomes active with an unchanged log
-// reads the mark again, because the lost active may have raised it since the start.
+// freshMark reports whether the pair's mark permits this node to become active. If the log is unchanged since the
+// start, freshMark requests another read of the mark, because the lost active may have raised it, and compares the log
+// with it.
 func (m *machine) freshMark() bool {
 	r := &m.proc
 	if r.logGrown {

@@ -267,7 +267,8 @@ func sameProposal(a, b Record) bool {
 		slices.Equal(a.Nodes, b.Nodes)
 }
 
-// describe returns the descriptions of this node and of one other node, preferably the in-sync one, for Record.Nodes.
+// describe returns the descriptions of this node and, if known, of one other node, preferably the in-sync one, for
+// Record.Nodes.
 func (m *machine) describe(next Record) []NodeInfo {
 	nodes := []NodeInfo{m.self}
 	var other uuid.UUID

@@ -36,12 +36,12 @@ type processState struct {
 
 	announced         bool
 	duplicate         Live   // another process announced as this node; zero if none
-	copyOf            string // address of a duplicate that responded: one of the two directories is a copy
+	copyOf            string // address of a duplicate that responded at the start; empty if none
 	gone              string // process known to have terminated
 	checkingDuplicate bool
 	queried           Live // target of the query
 	duplicateCheckAt  time.Duration
-	// beside is a duplicate process detected by the coordinator after this process was announced; zero if none.
+	// beside is a duplicate process that, according to the coordinator, is running; zero if none.
 	beside Live
 	// reported is a duplicate process that contacted this process, last at reportedAt; zero if none.
 	reported   Live
@@ -63,7 +63,7 @@ func (s *State) me() Member {
 	return me
 }
 
-// recordHasGenerations reports whether both nodes' releases support generations.
+// recordHasGenerations reports whether the record lists process generations, because all known nodes support them.
 func (s *State) recordHasGenerations() bool {
 	if mutate.Off("INV-11-generations-are-not-listed") {
 		return false
@@ -86,8 +86,9 @@ func (s *State) owns(generation uuid.UUID) bool {
 	return generation == uuid.Nil || generation == r.id || generation == r.boot[0] || generation == r.boot[1]
 }
 
-// participates reports whether this process may act on the record: its log was compared with the pair's mark, and no
-// other process with this node's identity is known to be running.
+// participates reports whether this process may act on the record: it was not superseded, and at the start its log was
+// compared with the pair's mark while no duplicate was known to be running. participates performs this comparison and
+// claims the generation. It stops the role of a superseded process.
 func (m *machine) participates() bool {
 	r := &m.proc
 	switch {
@@ -238,7 +239,7 @@ func (m *machine) supersede() {
 	m.warn("%s", m.proc.superseded)
 }
 
-// reportRollback records that this directory was rolled back and may have lost records (INV-6, INV-11, INV-12).
+// reportRollback records that this directory was rolled back, and durably sets MayHaveLost (INV-6, INV-11 to INV-13).
 func (m *machine) reportRollback(why string) {
 	m.proc.rolledBack = why
 	m.warn("data directory was rolled back: %s", why)
@@ -248,8 +249,9 @@ func (m *machine) reportRollback(why string) {
 	}
 }
 
-// renew proposes a record with the generation of this in-sync standby. It reports whether the node may follow: its acks
-// do not count while the record lists the previous generation.
+// renew proposes a record with this process's generation if the record lists this node with another generation or
+// none. It reports whether the node may follow the active: acks do not count while the record lists another
+// generation.
 func (m *machine) renew() bool {
 	me, listed := m.rec.Member(m.self.ID)
 	if !listed || !m.recordHasGenerations() || me.Generation == m.proc.id {

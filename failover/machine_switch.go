@@ -14,7 +14,7 @@ import (
 
 type handover struct {
 	phase    handoverPhase
-	id       string // of the local request; empty if the standby requested it
+	id       string // of the local request; empty for a request of the standby, or a failback
 	began    time.Duration
 	deadline time.Duration
 	term     uint64 // term of the new active

@@ -33,15 +33,15 @@ type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config is incremented on every write, and serves as the fencing token. The revision is not a fencing token, because
-	// a restored coordinator can assign it again.
+	// Config increases with every write, and serves as the fencing token. The revision is not a fencing token, because a
+	// restored coordinator can assign it again.
 	Config uint64 `json:"config"`
-	// Term is incremented on every activation. Every log record contains the term of its active.
+	// Term increases with every activation of a node. Every log record contains the term of its active.
 	Term   uint64    `json:"term"`
 	Active uuid.UUID `json:"active"`
 	// InSync are the stores that have every committed transaction. Only they may promote themselves.
 	InSync []Member `json:"in_sync"`
-	// MinInSync is 1 to allow writes without a standby, or 2 to reject them.
+	// MinInSync is 1 to allow writes without a standby, or 2 to reject writes without a standby.
 	MinInSync int `json:"min_in_sync"`
 	// MinInSyncSet is an operator's override of MinInSync, which each new active writes instead of its configured value;
 	// 0 without an override. It requires FeatureMinInSync on both nodes.
@@ -51,7 +51,8 @@ type Record struct {
 	// both nodes.
 	Paused *Pause  `json:"paused,omitempty"`
 	Forced *Forced `json:"forced,omitempty"`
-	// Mark is the highest mark that its writer knew (INV-12).
+	// Mark is a high-water mark that the writer of the record knew (INV-12); zero if none. The coordinator may store a
+	// higher one.
 	Mark Mark `json:"mark,omitzero"`
 	// OpID identifies the operation that wrote the record, to resolve swaps with an unknown outcome.
 	OpID string `json:"op_id"`
@@ -77,7 +78,7 @@ type NodeInfo struct {
 	Name string `json:"name"`
 	// Address is the host:port for clients and the other node.
 	Address string `json:"address"`
-	// Version is the release, only for display; empty before 0.1.0.
+	// Version is the release, only for display; empty for releases before 0.1.0.
 	Version  string   `json:"version,omitempty"`
 	Features Features `json:"features,omitempty"`
 	// Preferred reports whether this node should be the active when it is in sync.
@@ -105,8 +106,8 @@ type Forced struct {
 	// Node is the node that was activated, in Term.
 	Node uuid.UUID `json:"node"`
 	Term uint64    `json:"term"`
-	// After is the LSN up to which no acknowledged record is lost: GuaranteedLSN of the node, or less if an earlier
-	// forced failover is not settled. For an adoption, it is the last LSN that the node knows to be committed. Later
+	// After is the LSN up to which no acknowledged record is lost: GuaranteedLSN of the node, or, for an adoption, the
+	// last LSN that the node knows to be committed. It can be lower if an earlier forced failover is not settled. Later
 	// records of the other node are discarded if their term is below Term.
 	After uint64 `json:"after"`
 	// Settled reports whether both nodes have been in sync since the forced failover.
@@ -145,7 +146,7 @@ func find[T any](all []T, ok func(T) bool) (found T, _ bool) {
 	return found, false
 }
 
-// Clone returns a copy of r that shares no slices or pointers with r.
+// Clone returns a copy of r that shares no mutable data with r.
 func (r Record) Clone() Record {
 	r.InSync = slices.Clone(r.InSync)
 	r.Nodes = slices.Clone(r.Nodes)
@@ -182,7 +183,7 @@ func (r Record) Validate() error {
 	return nil
 }
 
-// Encode returns the bytes stored in the coordinator.
+// Encode validates r, and returns the bytes to store in the coordinator.
 func (r Record) Encode() ([]byte, error) {
 	if err := r.Validate(); err != nil {
 		return nil, err

@@ -20,7 +20,7 @@ const (
 	// RoleStandby means that the node is in sync with the active, or was when the connection was lost, and can take
 	// over.
 	RoleStandby
-	// RoleCandidate means that the node tries to take over.
+	// RoleCandidate means that the node tries to become active.
 	RoleCandidate
 	// RoleActivating means that the node has the active role, but has not yet committed and applied the records in its
 	// log.
@@ -31,7 +31,7 @@ const (
 	RoleBlocked
 	// RoleActiveAlone means that the node serves clients, and no other node is in sync.
 	RoleActiveAlone
-	// RoleFenced means that the node lost the active role, and is about to rejoin.
+	// RoleFenced means that the node has lost the active role, and has not connected to the new active yet.
 	RoleFenced
 )
 

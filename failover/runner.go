@@ -136,15 +136,16 @@ const coordinatorCheck = time.Second
 type SwitchoverResult struct {
 	Active NodeInfo
 	Term   uint64
-	// Pause is how long no transaction could be acknowledged; if requested on the standby, the time since the request.
+	// Pause is how long no new transaction could be acknowledged; if requested on the standby, the time since the
+	// request.
 	Pause time.Duration
 	// Already reports whether the requested node was active before.
 	Already bool
 }
 
 // Switchover transfers the active role to the node that is not active. Both nodes accept the request. Switchover
-// returns when that node is active, or with ErrSwitchover or ErrStopped. If ctx ends first, it returns the context's
-// error, and the role may still be transferred.
+// returns when that node is active, or with ErrSwitchover or ErrStopped. If ctx ends first, the returned error wraps
+// the context's error, and the role may still be transferred.
 func (r *Runner) Switchover(ctx context.Context) (SwitchoverResult, error) {
 	return r.SwitchoverTo(ctx, uuid.Nil)
 }

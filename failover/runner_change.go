@@ -24,10 +24,10 @@ var errAlone = errors.New("only one node is in sync, and every write would be re
 const changeRetry = 20 * time.Millisecond
 
 // SetMinInSync sets the number of in-sync nodes that writes require, 1 or 2. The value overrides the nodes'
-// configurations until SetMinInSync is called with 0. Then own, the configured value of this node, applies. Both
-// nodes accept the request if the coordinator is reachable, even while the active rejects writes. SetMinInSync waits
-// for a limited time until this node uses the new value. It returns ErrMinInSync, which may wrap ErrUnreachable or
-// ErrNoRecord.
+// configurations until SetMinInSync is called with 0. Then own, the configured value of this node, applies until the
+// next activation. Both nodes accept the request if the coordinator is reachable, even while the active rejects
+// writes. SetMinInSync waits for a limited time until this node uses the new value. It returns ErrMinInSync, which may
+// wrap ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	if wanted < 0 || wanted > 2 {
 		return fmt.Errorf("%w: %d must be 0, 1 or 2", ErrMinInSync, wanted)

@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// Errors of Runner.Run and of Status.Refused.
+// Errors of a Runner and of Status.Refused.
 var (
 	// ErrOtherPair is returned if the store belongs to another pair than the record, or has records but never belonged
 	// to a pair.
@@ -18,15 +18,16 @@ var (
 	// ErrRestored is the reason why a node waits if its store is a restored backup, but the coordinator has the
 	// record of another pair.
 	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
-	// ErrRecordLost is the reason why a node waits if its store was part of a pair, but the coordinator has no record
-	// (INV-9).
+	// ErrRecordLost is the reason why a node waits if the coordinator has no record, but the node's store is not new: it
+	// has records, was part of a pair, or replaced a store that could not be opened (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
 	// ErrRecordOld is the reason why a node waits if the coordinator's record has a lower config than the node's fence
 	// (INV-9).
 	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
-	// ErrFailed is returned after a failure of the store (INV-7).
+	// ErrFailed is returned by Run after a Failed event, for example because an fsync failed (INV-7).
 	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")
-	// ErrStopped is returned by calls to a Runner after Run has returned.
+	// ErrStopped is returned by the requests Adopt, Force, MayForce and Switchover if Run has returned, or returns before
+	// the response.
 	ErrStopped = errors.New("failover is not running on this node")
 )
 
@@ -83,7 +84,8 @@ type Settings struct {
 	RefusedDelay time.Duration
 	// CoordinatorTimeout limits a call to the coordinator. Default 2 s.
 	CoordinatorTimeout time.Duration
-	// MinInSync is the value for Record.MinInSync that this node writes when it becomes active: 1 (default) or 2.
+	// MinInSync is the value for Record.MinInSync that this node writes when it becomes active, unless
+	// Record.MinInSyncSet is set: 1 (default) or 2.
 	MinInSync int
 	// Preferred reports whether this node should be the active when both nodes are in sync; see FailbackDelay.
 	Preferred bool
@@ -135,8 +137,8 @@ type Status struct {
 	Coordinator          string
 	CoordinatorReachable bool
 	Live                 []Live
-	// Superseded reports whether another process with this node's identity has replaced this process, which has
-	// permanently stopped its role.
+	// Superseded reports whether this process has permanently stopped its role, because another process with this node's
+	// identity has replaced it, or its machine was resumed from an older snapshot.
 	Superseded bool
 	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11 to INV-13);
 	// otherwise it is empty.
