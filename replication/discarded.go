@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// A node that rejoins after a forced failover may have acknowledged records that the pair no longer has. An
+// A node that rejoins after a forced failover may have records, possibly acknowledged, that the pair no longer has. An
 // unapplied tail is saved to a file when it is truncated. An applied tail is saved to the same kind of file before a
 // snapshot replaces it.
 

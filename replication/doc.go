@@ -33,9 +33,9 @@
 //
 // A standby sends the position of the last record that it knows to be committed. An active without this record was
 // probably restored from an older copy of its data directory. The active refuses the standby, which would otherwise
-// truncate acknowledged records, and the standby also refuses such an active (INV-13). Package failover then moves
-// the role to the node with the longer history. A standby truncates records that it knows to be committed only if a
-// forced failover discarded them.
+// truncate acknowledged records, and the standby also refuses such an active (INV-13). If this standby is in sync,
+// package failover then moves the role to it; otherwise an operator must decide. A standby truncates records that it
+// knows to be committed only if a forced failover discarded them.
 //
 // Only the files transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
 package replication

@@ -31,7 +31,7 @@ func (q *eventQueue) post(e Event) {
 	signal(q.wake)
 }
 
-// close drops undelivered events and waits for the current delivery.
+// close drops undelivered events, and waits for the delivery in progress, if any.
 func (q *eventQueue) close() {
 	q.mu.Lock()
 	q.stop, q.todo = true, nil

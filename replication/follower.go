@@ -197,7 +197,8 @@ func (f *Follower) run(ctx context.Context) {
 	}
 }
 
-// lost reports the loss of the active, and reports it again if the cause changes.
+// lost reports the loss of the active. It reports the loss again if the cause changes, unless the new cause adds no
+// information.
 func (f *Follower) lost(err error) {
 	if err == nil {
 		return

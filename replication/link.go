@@ -23,8 +23,8 @@ import (
 const (
 	// syncBytes limits the bytes appended before a sync, so that acks are sent regularly.
 	syncBytes = 8 << 20
-	// backlogBytes, plus Tuning.MaxTxnBytes, limits the bytes received and not yet written. The active's window is far
-	// below this limit.
+	// backlogBytes, plus Tuning.MaxTxnBytes, limits the bytes received and not yet written. By default, the active's
+	// window is far smaller.
 	backlogBytes = 256 << 20
 )
 
@@ -212,8 +212,8 @@ func (l *link) receive() error {
 }
 
 // incomplete reports whether the active has committed records that this log does not contain, and posts
-// FollowerIncomplete in that case. An in-sync standby has every committed record, unless it was restored from an older
-// copy (INV-13).
+// FollowerIncomplete in that case. An in-sync standby has every committed record, unless it lost records or was
+// restored from an older copy (INV-13).
 func (f *Follower) incomplete(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false
@@ -496,7 +496,8 @@ func (l *link) apply(ctx context.Context) error {
 	}
 }
 
-// sendHeartbeat sends an ack if none was sent for a heartbeat interval, or soon after all records were applied.
+// sendHeartbeat sends an ack if none was sent for a heartbeat interval, or soon after all records were applied, unless
+// the log disk is stalled.
 func (l *link) sendHeartbeat(ctx context.Context) error {
 	t := time.NewTimer(l.f.o.Heartbeat)
 	defer t.Stop()

@@ -36,8 +36,8 @@ var ErrHistory = errors.New("other node has a different history, or its log is t
 
 // FetchMessages fetches intact copies of the messages with the sequences first to last of a queue, from the node at
 // the other end of cc. applied is the position of the last record that this node has applied. FetchMessages returns
-// ErrHistory if the nodes have no common history, and ErrChecksum if a message was corrupted in transit; it may
-// return other errors. See repair.Source.
+// ErrHistory if a common history of the nodes cannot be proven, and ErrChecksum if a message was corrupted in transit;
+// it may return other errors. See repair.Source.
 func FetchMessages(
 	ctx context.Context, cc grpc.ClientConnInterface, s *store.Store, queue, first, last uint64, applied lsn.Position,
 ) (repair.FoundMessages, error) {
