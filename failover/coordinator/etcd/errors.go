@@ -12,8 +12,8 @@ import (
 	"google.golang.org/grpc"
 )
 
-// refuses reports whether etcd explicitly rejected a request. A rejected swap was not applied, except possibly with
-// ErrNoSpace (see swapFailed).
+// refuses reports whether etcd rejected a request because of missing space or permissions. A rejected swap was not
+// applied, except possibly with ErrNoSpace (see swapFailed).
 func refuses(err error) bool {
 	err = rpctypes.Error(err)
 	for _, known := range []error{

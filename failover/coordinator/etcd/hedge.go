@@ -21,9 +21,9 @@ type attempt[T any] struct {
 }
 
 // hedged sends the same request up to `attempts` times, each on the next connection, until it receives a response, so
-// that an unresponsive endpoint does not delay a failover. It returns the first response, or the last error.
-// outcomeUnknown reports whether an attempt was canceled, or failed without a response from etcd. When hedged returns,
-// all attempts have ended.
+// that an unresponsive endpoint does not delay a failover. It returns the first response, or, if all attempts fail, an
+// error (see moreSpecific). outcomeUnknown reports whether an attempt was canceled, or failed without a response from
+// etcd. When hedged returns, all attempts have ended.
 func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
 ) (value T, outcomeUnknown bool, err error) {

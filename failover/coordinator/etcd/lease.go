@@ -73,7 +73,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		}
 	}
 	if id != clientv3.NoLease {
-		// Otherwise the other node would have to wait until the lease expires.
+		// Revoke the lease, so that the other node does not have to wait until it expires.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout/2)
 		defer cancel()
 		if _, err := c.client.Revoke(ctx, id); err != nil {
@@ -97,8 +97,8 @@ func (c *Coordinator) track(change func(*dupdetect.Tracker)) {
 	})
 }
 
-// overwritten reports whether the node's liveness key is missing. This is the case after a duplicate process has
-// overwritten the key and then terminated.
+// overwritten reports whether the node's liveness key is known to be missing. This is the case after a duplicate
+// process has overwritten the key and then terminated.
 func (c *Coordinator) overwritten(live failover.Live) bool {
 	o := c.seen.Get()
 	_, present := o.LiveNode(live.Node.ID)

@@ -43,7 +43,7 @@ type WatchOptions struct {
 	Load func(ctx context.Context) (*etcdserverpb.ResponseHeader, error)
 	// Apply applies changes that are newer than the last list, at least one.
 	Apply func(events []*mvccpb.Event)
-	// Ended receives the reason of each interruption, and the error of the context when Run ends.
+	// Ended receives the reason each time the watch ends, also if ctx has ended.
 	Ended func(err error)
 }
 

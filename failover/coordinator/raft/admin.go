@@ -20,7 +20,7 @@ type AdminOptions struct {
 	Voters []string
 	// TLS is the configuration of the voters, or nil. The certificate must contain a name that the voters accept.
 	TLS *TLS
-	// RequestTimeout limits each try of a request. Default 1 s.
+	// RequestTimeout limits each try of a request, except membership changes. Default 1 s.
 	RequestTimeout time.Duration
 	// Dial opens a connection. Default TCP.
 	Dial func(ctx context.Context, address string) (net.Conn, error)

@@ -13,7 +13,7 @@ import (
 	"go.uber.org/zap"
 )
 
-// minVoters is the minimum number of voters after a removal.
+// minVoters is the minimum number of voters after a removal without a replacement.
 const minVoters = 2
 
 // changeLimit limits a membership change, which may include sending the log.

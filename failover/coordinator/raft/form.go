@@ -202,7 +202,7 @@ func superseded(own Status, known map[string]hello) (string, bool) {
 	return "", false
 }
 
-// fence stops raft on this voter permanently. The other voters continue.
+// fence stops raft on this voter until the process ends. The other voters continue.
 func (v *Voter) fence(why fencing, text string) {
 	v.mu.Lock()
 	v.fenced, v.verifying = why, false

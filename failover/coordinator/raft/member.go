@@ -35,7 +35,7 @@ type Member struct {
 	Kind    Kind   `json:"kind"`
 	// Leader reports whether the member is the leader, which is independent of the active node.
 	Leader bool `json:"leader"`
-	// Voter reports whether the member may vote. It is false while the member catches up.
+	// Voter reports whether the member may vote.
 	Voter bool `json:"voter"`
 	// LastContact is the time of the member's last response to this voter as the leader; zero if there was none. For this
 	// voter itself, it is the current time.

@@ -35,8 +35,8 @@ const (
 	KindWitness Kind = "witness"
 )
 
-// TLS secures the connections between voters. Both sides of a connection present a certificate, issued by the CA for
-// the host in their address.
+// TLS secures the connections between voters. Both sides of a connection present a certificate of the CA. That of the
+// accepting voter must contain the host in its address; for that of the connecting voter, see Names.
 type TLS struct {
 	// Receive returns the configuration for incoming connections, which must request a client certificate. Dial returns
 	// the configuration for outgoing connections; the voter adds the server name. Both are called for each connection, so
@@ -73,7 +73,7 @@ type Options struct {
 	// LeaseTTL is the time to live of a process's lease at the leader. A live process renews its lease before then.
 	// Default 3 s.
 	LeaseTTL time.Duration
-	// RequestTimeout limits background requests, and each try of a request. Default 1 s.
+	// RequestTimeout limits background requests, and each try of a request except membership changes. Default 1 s.
 	RequestTimeout time.Duration
 	// UnsafeNoFsync skips every fsync of votes and log, for tests and the demo only: a machine crash can lose a vote, and
 	// thereby the cluster record.

@@ -44,8 +44,8 @@ type Recovery struct {
 // they committed without it are lost, so the record may be outdated. A node rejects such a record if its fence is
 // higher (INV-9). The operator must ensure that the other two voters never run again with their disks.
 //
-// The voter gets a new ID, so that no other voter of the old cluster can communicate with it. A voter that detects the
-// recovery is fenced. Recover returns ErrInUse or ErrNoState if the directory cannot be used.
+// The voter gets a new ID, so that no other voter of the old cluster can communicate with it. A voter of the old
+// cluster that detects the recovery is fenced. Recover returns ErrInUse or ErrNoState if the directory cannot be used.
 func Recover(o RecoverOptions) (_ Recovery, err error) {
 	if o.Logger == nil {
 		o.Logger = zap.NewNop()

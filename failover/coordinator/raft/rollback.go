@@ -153,8 +153,8 @@ func (v *Voter) endVerification(known map[string]hello) {
 	v.mu.Unlock()
 }
 
-// hasEnoughHellos reports whether all other members have responded, or at least one has responded and
-// RequestTimeout has passed since the first poll with a response. mu is held.
+// hasEnoughHellos reports whether all other members have responded, or at least one has responded and RequestTimeout
+// has passed since the first poll with a response. It records the time of this poll. mu is held.
 func (v *Voter) hasEnoughHellos(members []string, known map[string]hello, now time.Time) bool {
 	responses := 0
 	for _, address := range members {

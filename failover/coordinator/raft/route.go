@@ -20,7 +20,8 @@ const (
 type leaderFinder interface {
 	// findLeader returns the leader's service and address; nil if no leader is known.
 	findLeader(ctx context.Context) (service, string)
-	// moved waits until the leader's address differs from the given one, or ctx ends.
+	// moved waits until a leader at another address than the given one is known, or ctx ends. An Admin waits only for the
+	// end of ctx.
 	moved(ctx context.Context, from string)
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package embedded starts a single-member etcd server on loopback in this process, for the demo, development and tests.
+// Package embedded starts a single-member etcd server in this process, by default on loopback, for the demo,
+// development and tests.
 package embedded
 
 import (
