@@ -71,8 +71,8 @@ type Observation struct {
 	Problem string
 	// Conditions lists the coordinator's conditions. The slice is never modified in place.
 	Conditions []Condition
-	// LeaseUntil is the earliest time at which this node's lease expires: the granted time to live, counted from the
-	// time just before the request was sent. It is zero without a lease, and has a monotonic clock reading.
+	// LeaseUntil is the earliest time at which this node's lease expires: the granted time to live, counted from the time
+	// just before the request was sent. It is zero before the first lease, and has a monotonic clock reading.
 	LeaseUntil time.Time
 }
 

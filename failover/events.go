@@ -18,7 +18,7 @@ type (
 	IdentityChanged struct{ Identity Identity }
 	Observed        struct {
 		Observation
-		// LeaseUntil is Observation.LeaseUntil as a monotonic time of the machine; 0 without a lease.
+		// LeaseUntil is Observation.LeaseUntil as a monotonic time of the machine; 0 before the first lease.
 		LeaseUntil time.Duration
 	}
 	Loaded struct {

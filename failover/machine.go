@@ -29,7 +29,7 @@ type State struct {
 	rev        Revision
 	problem    string // why the coordinator's record is unusable
 	reachable  bool
-	leaseUntil time.Duration // 0: no lease
+	leaseUntil time.Duration // 0 before the first lease
 	live       []Live
 	liveKnown  bool
 	proc       processState

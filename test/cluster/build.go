@@ -27,8 +27,8 @@ func Build(ctx context.Context, dir string) (string, error) {
 	return goBuild(ctx, filepath.Join(dir, "lockstep"), lockstep, "-tags", faultdisk.Tag)
 }
 
-// BuildWithClock is like Build, but the binary has an adjustable clock (Options.Clock). The first build compiles all
-// packages, including the standard library.
+// BuildWithClock is like Build, but a built binary also has an adjustable clock (Options.Clock). The first build
+// compiles all packages, including the standard library.
 func BuildWithClock(ctx context.Context, dir string) (string, error) {
 	if os.Getenv("LOCKSTEP_BINARY") != "" {
 		return Build(ctx, dir)

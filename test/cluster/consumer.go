@@ -19,8 +19,8 @@ import (
 const (
 	// rawCredit is the credit of the raw consumer, in messages.
 	rawCredit = 256
-	// On average, one in rawNack messages is nacked. After one in rawDrop batches, on average, the stream is closed
-	// before the batch is acknowledged.
+	// On average, one in rawNack first deliveries is nacked. After one in rawDrop batches, on average, the stream is
+	// closed before the batch is acknowledged.
 	rawNack = 200
 	rawDrop = 400
 	// activeCheck is the interval at which a consumer checks that its node is still active. The check is required

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/vfs/faultdisk"
 )
 
-// ErrNoFaultDisk is returned if a disk fault is set without Options.Disk.
+// ErrNoFaultDisk is returned by SetDisk and DiskHits without Options.Disk.
 var ErrNoFaultDisk = errors.New("cluster: disk faults require Options.Disk")
 
 // SetDisk sets the disk faults of the running node. It waits for a node that is starting, and returns ErrNotRunning if

@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-// netPrefix starts the names of the namespaces; the process ID of the test follows.
+// netPrefix is the prefix of the names of the namespaces. The process ID of the test follows it.
 const netPrefix = "lockstep-"
 
 // netPort is the port of the nodes: each node has a separate address.

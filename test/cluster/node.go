@@ -20,7 +20,7 @@ type Node struct {
 
 	mu          sync.Mutex // guards all fields below
 	diskAtStart faultdisk.State
-	boots       int // number of boots of the machine, if Options.Disk
+	boots       int // number of power failures; see LosePower
 }
 
 // environment returns the variables that configure disk and clock faults.

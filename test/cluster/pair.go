@@ -26,7 +26,7 @@ import (
 // pollInterval is the interval at which conditions are checked.
 const pollInterval = harness.PollInterval
 
-// ErrNotRunning is returned if a signal is sent to a node that is not running.
+// ErrNotRunning is returned for an operation that requires a running node, such as a signal.
 var ErrNotRunning = harness.ErrNotRunning
 
 // Options configures a Pair.

@@ -21,7 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// Subscriptions of each queue of a workload.
+// Subscriptions of each queue of a workload's producers.
 const (
 	// SubRaw is consumed on the plain gRPC stream.
 	SubRaw = "raw"

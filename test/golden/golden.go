@@ -21,7 +21,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
-// JSON compares the JSON encoding of v with the named file below testdata.
+// JSON compares the JSON encoding of v with the file name.json below testdata.
 func JSON(t *testing.T, name string, v any) {
 	t.Helper()
 	var b bytes.Buffer

@@ -18,7 +18,7 @@ import (
 // stopBound is how long a process may take to exit after SIGTERM, and after a following SIGQUIT, before it is killed.
 const stopBound = 20 * time.Second
 
-// ErrNotRunning is returned if a signal is sent to a process that is not running.
+// ErrNotRunning is returned if a signal is sent to a process that was not started, or was killed or stopped.
 var ErrNotRunning = errors.New("process is not running")
 
 type process struct {
@@ -117,8 +117,9 @@ func (p *process) Kill() error {
 	return nil
 }
 
-// Stop sends SIGTERM, waits until the process has exited, and returns its exit error. If the process does not exit
-// within 20 s, Stop sends SIGQUIT, and returns an error; LogFile then contains the goroutine dump.
+// Stop sends SIGTERM, waits until the process has exited, and returns its exit error, unless SIGTERM terminated the
+// process. If the process does not exit within 20 s, Stop sends SIGQUIT, and returns an error; LogFile then contains
+// the goroutine dump.
 func (p *process) Stop() error {
 	exited, err := p.signal(syscall.SIGTERM)
 	if errors.Is(err, ErrNotRunning) {

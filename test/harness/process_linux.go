@@ -17,7 +17,8 @@ func processAttributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 }
 
-// waitStopped waits until every thread of the child has stopped, because the signal is asynchronous.
+// waitStopped waits until every thread of the child has stopped, or the child has exited, because the signal is
+// asynchronous.
 func waitStopped(pid int) error {
 	for {
 		var info unix.Siginfo

@@ -75,8 +75,8 @@ func (p *Pair) describe(all []*pb.GetStatusResponse) string {
 	return strings.Join(reported, "; ")
 }
 
-// WaitReady waits until the pair is in sync, or the standalone node serves. It returns an error if a node exits.
-// progress, if not nil, is called with each set of statuses.
+// WaitReady waits until the pair is in sync, or the standalone node serves. It returns an error if a node or the
+// witness exits. progress, if not nil, is called with each set of statuses.
 func (p *Pair) WaitReady(ctx context.Context, progress func([]*pb.GetStatusResponse)) error {
 	var failed error
 	err := p.Wait(ctx, "nodes that are ready", func(s []*pb.GetStatusResponse) bool {

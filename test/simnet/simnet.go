@@ -96,7 +96,7 @@ func (n *Network) SetCut(a, b string, cut bool) {
 	}
 }
 
-// Heal restores all links, including their latency.
+// Heal resets all links to the default state: not cut, with the default latency, and without a limit of the rate.
 func (n *Network) Heal() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -188,8 +188,8 @@ func (n *Network) NewProcess(host string) *Process {
 	return p
 }
 
-// Kill closes the listeners of the process and resets its connections. The resets reach the other ends, except over
-// a cut link. Kill must be called at most once.
+// Kill closes the listeners of the process and resets its connections. The resets reach the other ends; over a cut
+// link, they arrive when the link is restored. Kill must be called at most once.
 func (p *Process) Kill() {
 	close(p.dead)
 	p.n.mu.Lock()

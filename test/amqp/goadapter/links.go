@@ -157,8 +157,8 @@ func (c *client) sendAll(ctx context.Context, r *request) *reply {
 	return out
 }
 
-// send sends a message, and retries after a lost connection, until the message is accepted or rejected. All attempts
-// have the same message ID.
+// send sends a message, and retries after a lost connection, until the message is accepted or rejected, or ctx is
+// done. All attempts have the same message ID.
 func (c *client) send(ctx context.Context, r *request, m *messageForm) error {
 	encoded := encode(m)
 	for {
@@ -215,7 +215,8 @@ func (c *client) attach(ctx context.Context, k *consumer) (err error) {
 	return err
 }
 
-// receive waits for a message and reconnects if the connection is lost in the meantime.
+// receive waits for a message, and reconnects if the connection is lost in the meantime. If no message arrives within
+// timeout, the reply is empty.
 func (c *client) receive(ctx context.Context, k *consumer, timeout time.Duration) (*reply, error) {
 	for {
 		waiting, cancel := context.WithTimeout(ctx, timeout)
@@ -255,7 +256,7 @@ func (k *consumer) settle(ctx context.Context, delivery uint64, how string) erro
 	return errors.New("unknown settlement: " + how)
 }
 
-// browse reads all available messages.
+// browse reads the available messages, at most 1000, until none arrives for 500 ms.
 func (c *client) browse(ctx context.Context, r *request) (*reply, error) {
 	o := &amqp.ReceiverOptions{Credit: -1, SourceDistributionMode: amqp.SourceDistributionModeCopy}
 	b, err := c.session.NewReceiver(ctx, r.From, o)

@@ -36,7 +36,7 @@ const (
 )
 
 // SetShape makes connections slow. The first call must precede the first connection; another call changes Delay and
-// BytesPerSecond of all connections.
+// BytesPerSecond of all shaped connections.
 func (p *Relay) SetShape(s Shape) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

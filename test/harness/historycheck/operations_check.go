@@ -201,7 +201,8 @@ func (c *checker) settled() {
 }
 
 // acksSent checks that a consumer has acknowledged each message that a drained subscription no longer delivers. A
-// delivery that was requeued, or discarded with its stream, is not sufficient.
+// delivery that was requeued, or discarded with its stream, is not sufficient. acksSent also checks that each
+// confirmed acknowledgement was sent.
 func (c *checker) acksSent() {
 	type cursor struct {
 		position
@@ -278,8 +279,9 @@ func shared(streams []Stream, at time.Duration) bool {
 	return false
 }
 
-// terms checks that at most one process acknowledges at any time. Only one node may acknowledge in each term. After an
-// acknowledgement in a term, later requests must not be acknowledged in a lower term.
+// terms checks, for publishes with a known term, that at most one process acknowledges at any time. Only one node may
+// acknowledge in each term. After an acknowledgement in a term, later requests must not be acknowledged in a lower
+// term.
 func (c *checker) terms() {
 	byDone := []*Publish{}
 	node := map[uint64]*Publish{}

@@ -3,8 +3,8 @@
 // Package faultdisk implements a filesystem with faults that a test controls over HTTP, from outside the process that
 // uses it. It can fail operations, flip bits, be slow, block, and lose unsynced data when the process is killed.
 //
-// Only a node built with the tag "faultdisk" links this package, and uses it only if the environment contains Variable:
-// see server/node/disk_faultdisk.go.
+// A node links this package only if it was built with the tag "faultdisk", and uses it only if the environment
+// contains Variable: see server/node/disk_faultdisk.go.
 package faultdisk
 
 import (
