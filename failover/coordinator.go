@@ -136,7 +136,7 @@ const (
 	// ConditionStoreRolledBack means that this node's data directory is an older copy, or a copy of a running node's
 	// directory (INV-11 to INV-13).
 	ConditionStoreRolledBack = "store-rolled-back"
-	// ConditionHistoriesDiverged means that committed records of the other node are missing on the active.
+	// ConditionHistoriesDiverged means that committed records of the node that is not active are missing on the active.
 	ConditionHistoriesDiverged = "histories-diverged"
 	// ConditionVoterMissing and the following conditions describe a voter of the raft coordinator.
 	ConditionVoterMissing    = "voter-missing"

@@ -86,8 +86,8 @@ type DataPlane interface {
 	SetFence(ctx context.Context, f Fence) error
 
 	// ClearLoss clears MayHaveLost and increments Incarnation in one durable write. A record with the old incarnation
-	// then no longer lists this store as in sync, and an active that has not detected the restart cannot add it with its
-	// old incarnation.
+	// then no longer lists this store as in sync. An active that has not detected the restart cannot add the store with
+	// its old incarnation.
 	ClearLoss(ctx context.Context) error
 
 	// MarkLoss durably sets MayHaveLost. It is called if the data directory is an older copy or a duplicate.
@@ -118,9 +118,9 @@ type DataPlane interface {
 	// under weaker conditions, and every message to the standby contains cfg.Config.
 	ConfigureActive(ctx context.Context, cfg ActiveConfig) error
 
-	// StopActive ends the active role. After it returns, nothing is appended, acknowledged, applied, delivered or sent
-	// to the standby, and all pending transactions have failed, with an unknown outcome if they may be logged. Clients
-	// are redirected to next, if its ID is set.
+	// StopActive ends the active role. After it returns, nothing is appended, acknowledged, applied, delivered or sent to
+	// the standby. All pending transactions have failed, with an unknown outcome if they may be logged. Clients are
+	// redirected to next, if its ID is set.
 	StopActive(ctx context.Context, next NodeInfo) error
 
 	// StartFollower starts the standby role, which replicates from spec.Active. After a connection loss, it redials

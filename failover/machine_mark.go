@@ -33,8 +33,8 @@ func (m *machine) compareMark() {
 }
 
 // freshMark reports whether the pair's mark permits this node to become active. If the log is unchanged since the
-// start, freshMark requests another read of the mark, because the lost active may have raised it, and compares the log
-// with it.
+// start, freshMark requests another read of the mark and compares the log with it, because the lost active may have
+// raised the mark.
 func (m *machine) freshMark() bool {
 	r := &m.proc
 	if r.logGrown {

@@ -102,8 +102,8 @@ func (s *State) nodeAtActiveAddress() (NodeInfo, bool) {
 	return l.Node, ok
 }
 
-// Third returns a node that announces itself as a member of this pair while two others are in sync, for example because
-// its key prefix is configured incorrectly. It ignores a node that replaced one of the two at the same address.
+// Third returns a node that announces itself as a member of this pair while two others are in sync. The cause may be
+// an incorrect key prefix. It ignores a node that replaced one of the two at the same address.
 func (s Status) Third() (NodeInfo, bool) {
 	if s.Record == nil {
 		return NodeInfo{}, false

@@ -12,7 +12,7 @@ import (
 
 // Mark is the pair's high-water mark: a lower bound of its committed position. The active writes it to the coordinator
 // about once a second while records are committed. Cluster records also contain marks. A committed record is durable
-// on every in-sync member (INV-2), so if an in-sync store ends before the mark, the store was restored from an older
+// on every in-sync member (INV-2). An in-sync store that ends before the mark was therefore restored from an older
 // copy (INV-12), or lost records in an unclean stop (INV-6).
 type Mark struct {
 	// Pair is the ID of the pair. A coordinator may still have the mark of an abandoned pair.

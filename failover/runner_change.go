@@ -56,9 +56,9 @@ func (r *Runner) SetMinInSync(ctx context.Context, wanted, own int) error {
 	return nil
 }
 
-// SetPaused disables automatic takeover, or enables it if p is nil. Both nodes accept the request if the
-// coordinator is reachable, even a standby that has lost the active. Pausing a paused pair replaces the reason.
-// SetPaused returns ErrPause, which may wrap ErrUnreachable or ErrNoRecord.
+// SetPaused disables automatic takeover, or enables it if p is nil. Both nodes accept the request if the coordinator
+// is reachable, even a standby that has lost the active. Pausing a paused pair replaces its Pause. SetPaused returns
+// ErrPause, which may wrap ErrUnreachable or ErrNoRecord.
 func (r *Runner) SetPaused(ctx context.Context, p *Pause) error {
 	err := r.change(ctx, func(rec *Record) (changed bool, err error) {
 		if p != nil {

@@ -62,7 +62,8 @@ type Settings struct {
 	// 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait is the time after a node's start during which an in-sync standby leaves the role to the previous
-	// active, and a previously active node waits for the other node to report the end of its log. Default 1 s.
+	// active. A previously active node waits for the same time until the other node reports the end of its log. Default 1
+	// s.
 	StartupWait time.Duration
 	// StandbyWait is how long a new active waits for the connection of an in-sync standby before it removes the
 	// standby from the in-sync set. Default 1.5 s.
@@ -137,8 +138,8 @@ type Status struct {
 	Coordinator          string
 	CoordinatorReachable bool
 	Live                 []Live
-	// Superseded reports whether this process has permanently stopped its role, because another process with this node's
-	// identity has replaced it, or its machine was resumed from an older snapshot.
+	// Superseded reports whether this process has permanently stopped its role: another process with this node's identity
+	// has replaced it, or its machine was resumed from an older snapshot.
 	Superseded bool
 	// RolledBack is the reason why the data directory is considered an older copy or a duplicate (INV-11 to INV-13);
 	// otherwise it is empty.
@@ -146,7 +147,8 @@ type Status struct {
 	// Duplicate is another process running under this node's identity, if known.
 	Duplicate *Live
 	// Ahead describes diverged histories (INV-13): committed records of the other node are missing on this active, which
-	// does not serve; or committed records of this node, which is not in sync, are missing on the active.
+	// does not serve; or committed records of this node, which is not in sync, are missing on the active. Otherwise it is
+	// empty.
 	Ahead string
 	// Serve reports whether this node may acknowledge transactions.
 	Serve bool

@@ -20,8 +20,8 @@ import (
 )
 
 const (
-	// dialBackoffMin is short, because the listener of a killed process may still accept for a moment after its
-	// connections are closed, and only a refused dial proves that the process terminated.
+	// dialBackoffMin is short, because only a refused dial proves that the process terminated. The listener of a killed
+	// process may still accept for a moment after its connections are closed.
 	dialBackoffMin = 250 * time.Microsecond
 	dialBackoffMax = 50 * time.Millisecond
 	// While data is received, CheckSpace is called again after spaceCheckBytes or spaceCheckInterval.

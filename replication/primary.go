@@ -312,7 +312,7 @@ type PrimaryStatus struct {
 	AppliedLSN uint64
 	Standby    *StandbyStatus
 	Disk       DiskStatus
-	// ForeignNode is the last refused node of this kind, if any.
+	// ForeignNode describes the last node that was refused as foreign; nil if none.
 	ForeignNode *ForeignNode
 }
 

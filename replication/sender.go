@@ -129,10 +129,10 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one, so that an idle standby
+// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one. An idle standby thus
 // applies committed records before the next heartbeat. A busy standby receives the LSN with the next batch. The zero
-// time means that no poll is necessary, because advance wakes a sender that does not poll. It does not wake a
-// polling sender, because a wakeup per transaction costs more than polling.
+// time means that no poll is necessary, because advance wakes a sender that does not poll. It does not wake a polling
+// sender, because a wakeup per transaction costs more than polling.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()
@@ -182,8 +182,8 @@ func (sd *sender) post(m *ActiveMessage) error {
 	ended := p.ended
 	m.Config, m.Term = p.cfg.Config, p.o.Term
 	m.AckRequired = p.requires(sd.s)
-	// Config and commit LSN are read under one lock. If an in-sync standby receives a commit LSN beyond its log, with
-	// a config that lists the standby, the standby reports that its store was restored from an older copy.
+	// Config and commit LSN are read under one lock. An in-sync standby that receives a commit LSN beyond its log, with a
+	// config that lists the standby, reports that its store was restored from an older copy.
 	m.CommitLSN = p.commit.Load()
 	p.mu.Unlock()
 	if ended {

@@ -2,8 +2,8 @@
 
 // Package fleets simulates a fleet of three pairs under faults, while queues move between the pairs.
 //
-// The six nodes are calls of node.Run in one testing/synctest bubble (test/simpair), with a simulated network, a disk
-// per node, a clock, a coordinator per pair, and one etcd for the directory (test/simetcd).
+// The six nodes are calls of node.Run in one testing/synctest bubble (test/simpair). The network, the disk of each
+// node, the clock, the coordinator of each pair, and the etcd of the directory (test/simetcd) are simulated.
 //
 // TestFleet runs the workload of test/cluster with clients of one pair each. The seed determines moves of queues and
 // of placement groups, cancellations of moves, drains of pairs, and faults of nodes, disks, links and the directory.
@@ -14,8 +14,8 @@
 // At random moments, and before each step of a move, the active nodes of all pairs are asked at the same instant which
 // queues they serve: at most one pair may serve a queue. Within a minute after the last fault, all pairs must be in
 // sync, and all moves must have ended. TestFleet then requires that no message is lost, duplicated or out of order,
-// that confirmed acknowledgements are permanent, that each queue belongs to one pair, that the directory agrees with
-// the logs, and that the nodes of each pair have equal contents.
+// and that confirmed acknowledgements are permanent. It also requires that each queue belongs to one pair, that the
+// directory agrees with the logs, and that the nodes of each pair have equal contents.
 //
 // # Seeds
 //

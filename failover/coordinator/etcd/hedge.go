@@ -20,8 +20,8 @@ type attempt[T any] struct {
 	err   error
 }
 
-// hedged sends the same request up to `attempts` times, each on the next connection, until it receives a response, so
-// that an unresponsive endpoint does not delay a failover. It returns the first response, or, if all attempts fail, an
+// hedged sends the same request up to `attempts` times, each on the next connection, until it receives a response. An
+// unresponsive endpoint thus does not delay a failover. It returns the first response, or, if all attempts fail, an
 // error (see moreSpecific). outcomeUnknown reports whether an attempt was canceled, or failed without a response from
 // etcd. When hedged returns, all attempts have ended.
 func hedged[T any](

@@ -74,8 +74,8 @@ func (w *Watch) Run(ctx context.Context) {
 // once lists the keys, and watches their changes until the stream ends.
 //
 // Unlike the client library's watch, the stream is never resumed. If etcd was restored from a backup, or emptied, its
-// new history may reach a previously seen revision only later, and a watch from that revision reports nothing until
-// then. So the keys are listed after the stream is opened, which detects a replaced history.
+// new history may reach a previously seen revision only later. A watch from that revision reports nothing until then.
+// So the keys are listed after the stream is opened, which detects a replaced history.
 func (w *Watch) once(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

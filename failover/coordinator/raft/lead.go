@@ -247,7 +247,7 @@ func (v *Voter) wait(ctx context.Context, f hraft.Future) error {
 
 // endWith makes f.Error return hraft.ErrRaftShutdown when ended is closed, if f has no result by then. It must be
 // called before f.Error. At its shutdown, the library does not complete the futures of queued requests and of
-// committed entries that it has not applied, and it sets this exported field only in its own futures.
+// committed entries that it has not applied. It sets this exported field only in its own futures.
 func endWith(f hraft.Future, ended chan struct{}) {
 	v := reflect.ValueOf(f)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {

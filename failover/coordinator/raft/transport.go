@@ -122,8 +122,8 @@ func (t *transport) Close() error {
 
 // SetHeartbeatHandler sets the function that handles heartbeats of the current term, without raft's main goroutine,
 // which may be writing to the disk. The main goroutine handles all other heartbeats, unless a stalled disk blocks it.
-// If handle received a heartbeat that begins a term, this heartbeat could be delayed until the main goroutine has
-// voted or stored entries in a newer term, and would then lower the term of this voter.
+// A heartbeat that begins a term is not passed to handle: it could be delayed until the main goroutine has voted or
+// stored entries in a newer term, and would then lower the term of this voter.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	if handle == nil {
 		t.NetworkTransport.SetHeartbeatHandler(nil)
@@ -186,8 +186,8 @@ func (t *transport) responded(id hraft.ServerID, term, number uint64, success bo
 	t.news = make(chan struct{})
 }
 
-// acceptedAfter returns the voters that have accepted a request of the term with a number higher than the given
-// one, and a channel that is closed when there may be more.
+// acceptedAfter returns the voters that have accepted a request of the term with a number higher than after. It also
+// returns a channel that is closed when there may be more.
 func (t *transport) acceptedAfter(term, after uint64) (map[hraft.ServerID]bool, <-chan struct{}) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

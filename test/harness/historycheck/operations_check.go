@@ -137,8 +137,8 @@ func (c *checker) purges(queue string, ops []*Operation, left map[uint64]bool) {
 	}
 }
 
-// lives checks that creations and deletions of a queue alternate, and that the queue exists at the end if and only if
-// the last of them was a creation.
+// lives checks that creations and deletions of a queue can have alternated, and that the existence of the queue at the
+// end agrees with them.
 func (c *checker) lives(queue string, ops []*Operation) {
 	// between returns the minimum and the maximum number of operations of a kind that were applied by a time.
 	between := func(kind Kind, at time.Duration) (least, most int) {
