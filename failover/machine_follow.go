@@ -161,9 +161,9 @@ func (s *State) takeoverDue() bool {
 // a lease. In addition, this node's directory may be an older copy that lacks records of the active (INV-13).
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
-// stand makes this node a candidate as soon as a swap is possible and the checks of INV-12 and INV-13 succeed: it
-// fences the active, and proposes a record with this node as the active. If the other in-sync member has a longer log,
-// stand transfers the role to that member instead. A candidate follows no active until the record has changed.
+// If a swap is possible and the checks of INV-12 and INV-13 succeed, stand makes this node a candidate: it fences the
+// active, and proposes a record with this node as the active. If the other in-sync member has a longer log, stand
+// transfers the role to that member instead. A candidate follows no active until the record has changed.
 func (m *machine) stand() {
 	if !m.eligible() || !m.canSwap() {
 		return

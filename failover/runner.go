@@ -20,7 +20,7 @@ type Options struct {
 	// Coordinator is closed by the caller after Run has returned.
 	Coordinator Coordinator
 	Data        DataPlane
-	// Self describes this node. Its ID is the node ID of the store.
+	// Self describes this node. Its ID is the node ID of the store. Its field Preferred is replaced by that of Settings.
 	Self     NodeInfo
 	Settings Settings
 	// Logger receives log entries; nil discards them.

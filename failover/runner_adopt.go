@@ -49,9 +49,9 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 }
 
 // Adopt rebuilds the cluster record after the coordinator has lost it, or was restored to an older state (INV-9). In
-// the new record this node is the active, and the only in-sync member unless it is already active. The caller has
-// verified that the other node has no additional records. If the error wraps ErrUnknownOutcome, or ctx has ended, the
-// record may have been written.
+// the new record this node is the active, and the only in-sync member unless it is already active. The caller has made
+// the checks that AdoptRequested requires. If the error wraps ErrUnknownOutcome, or ctx has ended, the record may have
+// been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
 	e, err := request[AdoptEnded](ctx, r, id, AdoptRequested{

@@ -47,8 +47,8 @@ var (
 		"uncleanly and sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
 )
 
-// ErrForce is returned if a forced failover failed. It has not changed the cluster record, unless the error also wraps
-// ErrUnknownOutcome.
+// ErrForce is returned if a forced failover failed. The failover has not changed the cluster record, unless the error
+// also wraps ErrUnknownOutcome.
 var ErrForce = errors.New("forced failover failed")
 
 // ErrSwitchover is returned if a planned switchover failed or did not complete in time. Usually the roles are
@@ -58,8 +58,9 @@ var ErrSwitchover = errors.New("switchover failed")
 
 // Settings configures the machine. Zero fields use their defaults.
 type Settings struct {
-	// FailoverTimeout is the time without a connection to the active after which an in-sync standby takes over. Default
-	// 2 s.
+	// FailoverTimeout is the time without a connection to the active after which an in-sync standby takes over. It takes
+	// over earlier if the data plane reports that the active is silent, or that no process listens at the active's
+	// address. Default 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait is the time after a node's start during which an in-sync standby leaves the role to the previous
 	// active. A previously active node waits for the same time until the other node reports the end of its log. Default 1

@@ -77,7 +77,7 @@ type Coordinator struct {
 	unaware chan struct{}
 	// keys watches the pair's keys.
 	keys *etcdconn.Watch
-	// lastError is the cause of the last failed request: a string.
+	// lastError is a string: the last known cause of a failed request; empty after a response.
 	lastError *atomic.Value
 
 	stop context.CancelFunc

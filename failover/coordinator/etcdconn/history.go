@@ -8,7 +8,7 @@ import (
 	"go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// history contains the ID of the responding cluster, and its last revision.
+// history contains the ID of the responding cluster, and the highest revision in its responses.
 type history struct {
 	mu      sync.Mutex // guards the fields below
 	cluster uint64     // 0: no response yet

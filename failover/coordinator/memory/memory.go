@@ -22,7 +22,7 @@ import (
 // DefaultLeaseTTL is the lifetime of a liveness key after its last renewal.
 const DefaultLeaseTTL = 3 * time.Second
 
-// Server stores the record of one pair.
+// Server stores the record, the mark and the leases of one pair.
 type Server struct {
 	ttl time.Duration
 

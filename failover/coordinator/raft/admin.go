@@ -18,7 +18,8 @@ import (
 type AdminOptions struct {
 	// Voters are addresses used to find the cluster. At least one of them must respond.
 	Voters []string
-	// TLS is the configuration of the voters, or nil. The certificate must contain a name that the voters accept.
+	// TLS is the TLS configuration; nil if the voters do not use TLS. The certificate must contain a name that the voters
+	// accept.
 	TLS *TLS
 	// RequestTimeout limits each try of a request, except membership changes. Default 1 s.
 	RequestTimeout time.Duration
@@ -98,7 +99,7 @@ func (a *Admin) Status(ctx context.Context, address string) (Status, error) {
 	return h.Status, nil
 }
 
-// Close closes the connections.
+// Close closes the idle connections.
 func (a *Admin) Close() error {
 	a.peers.close()
 	return nil

@@ -9,12 +9,13 @@ import (
 
 // Errors of voters and of Admin.
 var (
-	// ErrNoQuorum is returned if no leader was found in time.
+	// ErrNoQuorum is returned if no leader was found, or none completed the request in time.
 	ErrNoQuorum  = errors.New("voters have no leader; two of the three must be running and connected")
 	ErrNotMember = errors.New("voter id or address not found in the cluster")
 	ErrInUse     = errors.New("voter directory is in use by another process")
 	ErrNoState   = errors.New("directory has no state of a cluster member")
-	// ErrMembership is returned if a membership change was rejected. Nothing was changed.
+	// ErrMembership is returned if a membership change was rejected. Nothing was changed, except that a replacement may
+	// have removed the old voter.
 	ErrMembership = errors.New("members were not changed")
 )
 

@@ -18,7 +18,8 @@ import (
 type RecoverOptions struct {
 	// Dir is the directory of the surviving voter, which must not be running.
 	Dir string
-	// Address is the voter's new address; if empty, the address is unchanged.
+	// Address is the voter's new address; if empty, the address is unchanged. It is required if the voter was not a
+	// member.
 	Address    string
 	By, Reason string
 	Logger     *zap.Logger

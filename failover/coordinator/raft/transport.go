@@ -122,8 +122,8 @@ func (t *transport) Close() error {
 
 // SetHeartbeatHandler sets the function that handles heartbeats of the current term, without raft's main goroutine,
 // which may be writing to the disk. The main goroutine handles all other heartbeats, unless a stalled disk blocks it.
-// A heartbeat that begins a term is not passed to handle: it could be delayed until the main goroutine has voted or
-// stored entries in a newer term, and would then lower the term of this voter.
+// Unless the disk is stalled, a heartbeat that begins a term is not passed to handle: it could be delayed until the
+// main goroutine has voted or stored entries in a newer term, and would then lower the term of this voter.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) {
 	if handle == nil {
 		t.NetworkTransport.SetHeartbeatHandler(nil)

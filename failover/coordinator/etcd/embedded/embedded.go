@@ -30,7 +30,7 @@ type Options struct {
 	UnsafeNoFsync bool
 	// QuotaBytes is the database size at which etcd rejects writes. Default 2 GiB, as in etcd.
 	QuotaBytes int64
-	// TLS, if set, secures client connections and requires client certificates.
+	// TLS, if its Cert is set, secures client connections and requires client certificates.
 	TLS    TLS
 	Logger *zap.Logger
 }

@@ -45,8 +45,8 @@ func (t *Tracker) other(e Entry) bool {
 // Any reports whether the announcements contain another process under this node's ID.
 func (t *Tracker) Any(all []Entry) bool { return slices.ContainsFunc(all, t.other) }
 
-// See returns the duplicate process among all current announcements; nil if none. epoch identifies the source of the
-// sequence numbers.
+// See returns another process under this node's ID among all current announcements, preferably one that is known to be
+// running; nil if none. epoch identifies the source of the sequence numbers.
 func (t *Tracker) See(epoch uint64, all []Entry) *failover.Duplicate {
 	if !t.on {
 		return nil
