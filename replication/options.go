@@ -29,7 +29,8 @@ type Tuning struct {
 	// StandbyTimeout is the silence after which the active drops a standby. It should be shorter than ActiveTimeout, so
 	// that a healthy active acts first in a partition.
 	StandbyTimeout time.Duration
-	// ActiveTimeout is the silence after which the standby reports the active as lost.
+	// ActiveTimeout is the silence after which the standby reports the active as lost. It also limits each attempt to
+	// connect.
 	ActiveTimeout time.Duration
 	// AckTimeout is the time without an ack, while records are in flight, after which a live standby is dropped as slow.
 	AckTimeout time.Duration

@@ -63,7 +63,7 @@ type queue struct {
 	refuse error
 	// gate, if not nil, blocks new transactions until it is closed.
 	gate chan struct{}
-	// typical is a moving average of batch sizes, used as the size of the next buffer.
+	// typical is a moving average of batch sizes, from which the size of the next buffer is derived.
 	typical int
 	free    []*group
 }
@@ -285,7 +285,7 @@ func (q *queue) resume() {
 	}
 }
 
-// empty reports whether no transaction is pending, and returns the position of the last encoded record.
+// empty reports whether no record is queued or in flight, and returns the position of the last encoded record.
 func (q *queue) empty() (bool, lsn.Position) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

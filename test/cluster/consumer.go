@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// rawCredit is the credit of the raw consumer, in messages.
+	// rawCredit is the credit of each consumer, in messages.
 	rawCredit = 256
 	// On average, one in rawNack first deliveries is nacked. After one in rawDrop batches, on average, the stream is
 	// closed before the batch is acknowledged.

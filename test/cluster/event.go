@@ -93,7 +93,7 @@ func (n *Node) Events(from int) ([]Event, error) {
 }
 
 // nextEvent parses the log line at the byte position from, and returns the position of the next line. If the line is
-// incomplete, next is 0.
+// missing or incomplete, next is 0.
 func nextEvent(log []byte, from int) (e Event, next int) {
 	if from >= len(log) {
 		return Event{}, 0

@@ -71,7 +71,8 @@ type featureKind struct {
 	// act runs after each publish; settle completes the work of act at the end. Both are optional.
 	act    func(f *feature)
 	settle func(ctx context.Context, f *feature) error
-	// sinks are the consumed subscriptions, as pairs of queue and subscription. They must be empty at the end.
+	// sinks are the consumed subscriptions, as pairs of queue and subscription. They must be empty at the end, except for
+	// delayed messages if canWait is set.
 	sinks [][2]string
 	// canWait is true if delayed messages may remain at the end, because the clock of the active that accepted them
 	// was ahead.

@@ -16,7 +16,7 @@ import (
 )
 
 // preparedKind moves messages between queues with two-phase commit, as an external transaction coordinator would. Each
-// message is stored in the target queue exactly once, regardless of failures between the phases.
+// acknowledged message must be stored in the target queue exactly once, regardless of failures between the phases.
 func preparedKind() featureKind {
 	p := new(coordinator)
 	return featureKind{

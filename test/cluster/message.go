@@ -16,7 +16,8 @@ import (
 // One in describedEvery messages of a producer has standard fields and typed properties.
 const describedEvery = 4
 
-// Messages with the remainder groupedAt modulo describedEvery are grouped. groupsPerQueue is the number of groups.
+// Messages of a producer have a group if their number has the remainder groupedAt modulo describedEvery.
+// groupsPerQueue is the number of groups.
 const (
 	groupedAt      = 2
 	groupsPerQueue = 25

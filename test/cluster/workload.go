@@ -52,8 +52,8 @@ type WorkloadOptions struct {
 	// OperationsPerSecond limits the average rate of operations of each application. Default 10; if negative, no
 	// applications run.
 	OperationsPerSecond int
-	// NoAdministration disables purging, creating and deleting queues, for nodes of release 0.1.0, which execute a
-	// retried request of these kinds again.
+	// NoAdministration disables the purges, queue creations and queue deletions of the applications, for nodes of release
+	// 0.1.0, which execute a retried request of these kinds again.
 	NoAdministration bool
 	// Plain omits standard fields and typed properties, for nodes of release 0.1.0, which do not support them.
 	Plain bool
@@ -85,7 +85,8 @@ func (o WorkloadOptions) withDefaults() WorkloadOptions {
 	return o
 }
 
-// Target is the pair that a Workload uses: a Pair or a simulated pair.
+// Target is the pair that a Workload uses: a Pair or a simulated pair. A fleet of several pairs also implements
+// Locator; both nodes then means all nodes.
 type Target interface {
 	// Addresses returns the client addresses of both nodes.
 	Addresses() []string
@@ -464,7 +465,8 @@ func (w *Workload) readFinal(ctx context.Context, queues []string) (final []hist
 	return final, nil
 }
 
-// Cleanup deletes the queues, and closes the client. It is called after Finish.
+// Cleanup deletes the queues, except the queue that applications create and delete, and closes the client. It is
+// called after Finish.
 func (w *Workload) Cleanup(ctx context.Context) error {
 	var errs []error
 	queues := w.kept()

@@ -27,7 +27,8 @@ import (
 // Audience is the default audience of the tokens.
 const Audience = "lockstep"
 
-// Claims are claims of a token. They replace the default claims of Token; a nil value removes a claim.
+// Claims are claims of a token. They are added to the default claims of Token or replace them; a nil value removes a
+// claim.
 type Claims map[string]any
 
 // Issuer issues tokens. It is safe for concurrent use.

@@ -42,7 +42,7 @@ func sorted(keys map[string]*mvccpb.KeyValue, key, end []byte) (kvs []*mvccpb.Ke
 
 func (d *data) sorted(key, end []byte) []*mvccpb.KeyValue { return sorted(d.keys, key, end) }
 
-// at returns the contents at a revision.
+// at returns the contents at a revision, which must not be older than the compaction.
 func (d *data) at(revision int64) map[string]*mvccpb.KeyValue {
 	keys := map[string]*mvccpb.KeyValue{}
 	for k, kv := range d.base {

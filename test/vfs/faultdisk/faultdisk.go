@@ -63,7 +63,7 @@ type Rule struct {
 	Every uint64 `json:"every,omitempty"`
 	Times uint64 `json:"times,omitempty"`
 
-	// Error is the error of the operation: EIO or ENOSPC. The operation is not executed.
+	// Error is the error of the operation, which is not executed: EIO or ENOSPC; empty for none.
 	Error string `json:"error,omitempty"`
 	// Flip flips a bit of the data that is read or written. Such a rule applies only to reads and writes.
 	Flip bool `json:"flip,omitempty"`
