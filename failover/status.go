@@ -18,8 +18,8 @@ var (
 	// ErrRestored is the reason why a node waits if its store is a restored backup, but the coordinator has the
 	// record of another pair.
 	ErrRestored = errors.New("store was restored from a backup and is not part of the coordinator's pair")
-	// ErrRecordLost is the reason why a node waits if the coordinator has no record, but the node's store is not new: it
-	// has records, was part of a pair, or replaced a store that could not be opened (INV-9).
+	// ErrRecordLost is the reason why a node waits if the coordinator has no record, but the node's store is neither new
+	// nor a restored backup: it has records, was part of a pair, or replaced a store that could not be opened (INV-9).
 	ErrRecordLost = errors.New("coordinator has no cluster record, but this node's store is not empty")
 	// ErrRecordOld is the reason why a node waits if the coordinator's record has a lower config than the node's fence
 	// (INV-9).
@@ -63,8 +63,8 @@ type Settings struct {
 	// address. Default 2 s.
 	FailoverTimeout time.Duration
 	// StartupWait is the time after a node's start during which an in-sync standby leaves the role to the previous
-	// active. A previously active node waits for the same time until the other node reports the end of its log. Default 1
-	// s.
+	// active. In the same period, a previously active node waits for the other node to report the end of its log. Default
+	// 1 s.
 	StartupWait time.Duration
 	// StandbyWait is how long a new active waits for the connection of an in-sync standby before it removes the
 	// standby from the in-sync set. Default 1.5 s.

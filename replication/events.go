@@ -74,9 +74,10 @@ type (
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost reports that a standby's connection or snapshot transfer ended, or that a standby did not connect or
-	// request its snapshot in time. It also reports a standby that was refused because of its fence (LostAhead) or lost
-	// records (LostRejected). After a snapshot request, Member contains only the node.
+	// StandbyLost reports that a standby's connection or snapshot transfer ended. It also reports a required standby that
+	// did not connect in time, a standby that did not request its snapshot in time, and a standby that was refused
+	// because of its fence (LostAhead) or lost records (LostRejected). After a snapshot request, Member contains only the
+	// node.
 	StandbyLost struct {
 		Member Member
 		Cause  LostCause
