@@ -45,7 +45,11 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 		}
 		m, member := v.find(incoming.Status.ID)
 		old, found := v.find(c.Remove)
-		if member && m.Address == c.Add && m.Voter && (!found || old.ID == m.ID) {
+		switch {
+		case member && found && old.ID != m.ID: // otherwise the cluster would have one voter less
+			return Member{}, fmt.Errorf("%w: voter at %s (%s) is already a member, so it cannot replace %s",
+				ErrMembership, c.Add, m.ID, c.Remove)
+		case member && m.Address == c.Add && m.Voter:
 			return m, nil
 		}
 	}

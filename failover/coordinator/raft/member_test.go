@@ -187,6 +187,8 @@ func testReplaceWitness(t *testing.T) {
 	require.Contains(t, err.Error(), "replace one")
 	_, err = admin.Replace(timed(t), "z.test:1", spare)
 	require.ErrorIs(t, err, raft.ErrNotMember)
+	_, err = admin.Replace(timed(t), witness, nodeB)
+	require.ErrorIs(t, err, raft.ErrMembership, "another voter cannot be its replacement")
 	_, err = admin.Replace(timed(t), witness, "z.test:1")
 	require.Error(t, err)
 	require.NotErrorIs(t, err, raft.ErrNotMember)
