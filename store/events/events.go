@@ -148,10 +148,10 @@ type (
 
 // Events of corruption and repair.
 type (
-	// PageCorrupt is reported when the scrub finds a corrupt header, meta slot or bitmap page, before it is rewritten
+	// PageCorrupt is reported when the scrub finds a corrupt header, meta slot or bitmap page, which the node rewrites
 	// from memory.
 	PageCorrupt struct{ Err error }
-	// PageRepaired is reported when a corrupt page was rewritten with the other node's messages.
+	// PageRepaired is reported when corrupt or missing messages were written to new pages from the other node's copies.
 	PageRepaired struct {
 		Queue, First, Last uint64
 		Messages           int

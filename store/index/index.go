@@ -49,7 +49,7 @@ func AppendKey(dst []byte, queue, seq uint64) []byte {
 	return binary.BigEndian.AppendUint64(dst, seq)
 }
 
-// KeyRange returns the range [from, to) of the index keys of a queue.
+// KeyRange returns the range of the index keys of a queue: from, inclusive, to to, exclusive.
 func KeyRange(queueID uint64) (from, to []byte) {
 	from = binary.BigEndian.AppendUint64([]byte{Letter}, queueID)
 	return from, binary.BigEndian.AppendUint64([]byte{Letter}, queueID+1) // numbers are assigned from 1 on: no overflow
@@ -65,8 +65,8 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 	return binary.AppendUvarint(dst, e.Bytes)
 }
 
-// ErrDataLoss is returned if a stored message cannot be read because its page is corrupt. It is also returned if the
-// state in a checkpoint is corrupt.
+// ErrDataLoss is returned if a stored message is corrupt or missing. It is also returned if the state in a checkpoint
+// is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
 // ErrCorrupt is returned if a page of the index or of the state is corrupt. Only a copy of the other node's store can

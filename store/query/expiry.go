@@ -83,7 +83,8 @@ func TTLs(s *store.Store) (ms map[uint64]int64) {
 	return ms
 }
 
-// DeadLetters returns the subscriptions of a queue for which expired messages are moved to a dead-letter queue.
+// DeadLetters returns the numbers of the subscriptions of a queue for which expired messages are moved to a
+// dead-letter queue.
 func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		for sub := range q.Subs {
@@ -96,7 +97,7 @@ func DeadLetters(s *store.Store, id uint64) (subs []uint32) {
 }
 
 // Needs reports whether a message is published and a subscription has not yet acknowledged it. If so, deliveries is
-// the number of times that the subscription released it.
+// the number of times that the subscription released it since its last seek.
 func Needs(s *store.Store, id uint64, sub uint32, sequence uint64) (deliveries uint32, needs bool) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		if sequence < of.Queue().NextSequence() && !of.Acked(sequence) {
@@ -121,7 +122,7 @@ func MaxDeliveries(s *store.Store, id uint64, sub uint32) (limit uint64) {
 }
 
 // Exhausted returns those of the given sequences that the subscription has released at least Config.MaxDeliveries
-// times. Without a delivery limit, it returns nil.
+// times. It returns nil if the subscription has no delivery limit or does not exist.
 func Exhausted(s *store.Store, id uint64, sub uint32, sequences []uint64) (exhausted []uint64) {
 	viewSub(s, id, sub, func(of *queue.Sub) {
 		limit := of.Config().MaxDeliveries
@@ -172,7 +173,8 @@ func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
 }
 
 // DeliveryOrder reports whether a queue delivers messages of higher priority first, and whether only one consumer of
-// each subscription receives messages at a time. prioritized never changes for a queue.
+// each subscription receives messages at a time. Both are false if the queue does not exist. prioritized never changes
+// for a queue.
 func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0

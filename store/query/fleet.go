@@ -7,8 +7,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Fleet returns the membership of the pair in a fleet, as of the last applied record. Only transactions change it, so
-// it is the same on both nodes and at all sites.
+// Fleet returns the membership of the pair in a fleet, as of the last applied record. Only transactions change it.
 func Fleet(s *store.Store) (fleet queue.FleetState) {
 	s.View(func(state *queue.State) { fleet = state.Fleet() })
 	return fleet
@@ -44,9 +43,10 @@ type OwnedQueue struct {
 	Epoch uint64
 }
 
-// OwnedQueues calls yield with each queue, including fenced queues, in name order, if the pair is a member of a
-// fleet. It releases the lock at intervals so that transactions can be applied. The result is therefore not a
-// consistent snapshot: queues may be created and deleted concurrently. yield must not block.
+// OwnedQueues calls yield with each queue, including fenced queues, in name order, if the pair is a member of a fleet.
+// It releases the lock at intervals so that transactions can be applied. The result is therefore not a consistent
+// snapshot: queues may be created and deleted concurrently. yield is called under the lock on the state, so it must
+// not block.
 func OwnedQueues(s *store.Store, yield func(OwnedQueue)) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -119,16 +119,17 @@ func ReservedSequences(s *store.Store, id uint64, sequences []uint64) (reserved 
 	return reserved
 }
 
-// Pending is a message that the subscriptions Subs have not acknowledged.
+// Pending is a message, and the numbers of the subscriptions that have not acknowledged it.
 type Pending struct {
 	Sequence uint64
 	Subs     []uint32
 }
 
-// PendingMessages returns at most limit messages within ranges that subscription sub has not acknowledged. If sub is 0,
-// it returns messages that at least one subscription has not acknowledged. It omits messages that a prepared
-// transaction reserves. The ranges must be ascending and must not overlap. Errors: ErrNoQueue if the queue or the
-// subscription does not exist, txn.ErrBeyondEnd for a sequence beyond the end of the queue, ErrClosed, ErrFailed.
+// PendingMessages returns at most limit messages within ranges that subscription sub has not acknowledged. If sub is
+// 0, it returns messages that at least one subscription has not acknowledged. It omits messages that a prepared
+// transaction reserves in one of these subscriptions. The ranges must be ascending and must not overlap. Errors:
+// ErrNoQueue if the queue or the subscription does not exist, txn.ErrBeyondEnd for a sequence beyond the end of the
+// queue, ErrClosed, ErrFailed.
 func PendingMessages(
 	s *store.Store, id uint64, sub uint32, ranges []txn.Range, limit int,
 ) (out []Pending, err error) {
@@ -157,8 +158,8 @@ func PendingMessages(
 	return out, err
 }
 
-// pendingIn returns the subscriptions that have not acknowledged a message, or nil if a prepared transaction
-// reserves the message. If only is not 0, it considers only that subscription.
+// pendingIn returns the numbers of the subscriptions that have not acknowledged a message, or nil if a prepared
+// transaction reserves the message in one of them. If only is not 0, it considers only that subscription.
 func pendingIn(q *queue.Queue, only uint32, seq uint64) (subs []uint32) {
 	for sub := range q.Subs {
 		switch {

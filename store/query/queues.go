@@ -301,8 +301,8 @@ func Queues(s *store.Store, r QueueRange) (infos []QueueInfo, more bool, err err
 	return infos, more, nil
 }
 
-// Busiest returns the queues with the most messages, at most limit. It orders queues with equally many messages by
-// the number of messages ever published. It visits all queues, which takes a few milliseconds for 100,000 queues.
+// Busiest returns the queues with the most messages, at most limit. Of queues with equally many messages, those with
+// the higher NextSequence come first. Busiest visits all queues while it holds the lock on the state.
 func Busiest(s *store.Store, limit int) []QueueInfo {
 	if limit <= 0 {
 		return nil
@@ -339,7 +339,8 @@ type QueueSample struct {
 	NextSequence, Messages, Bytes uint64
 }
 
-// Sample appends the current values of all queues to dst. It takes a few milliseconds for 100,000 queues.
+// Sample appends the current values of all queues to dst, in name order. It visits all queues while it holds the lock
+// on the state.
 func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	s.View(func(state *queue.State) {
 		for q := range state.Queues {

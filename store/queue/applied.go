@@ -15,7 +15,7 @@ type Counts struct {
 	// Acknowledged counts messages acknowledged with OpAck or OpTake, once per subscription. It does not count messages
 	// that another operation acknowledged, such as a purge, a move or an expiry.
 	Acknowledged uint64
-	// Released counts messages that were delivered, but nacked or not acknowledged, once per delivery.
+	// Released counts messages released with OpRelease, for example after a nack, once per subscription and release.
 	Released uint64
 	// Moved counts messages moved to another queue, such as dead letters. Dropped counts messages discarded for lack of
 	// a dead-letter queue.
@@ -28,11 +28,11 @@ type Counts struct {
 	Duplicates uint64
 }
 
-// Counts returns the numbers of operations applied after the LSN passed to CountAfter.
+// Counts returns the counts since the LSN passed to CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
 // CountAfter excludes the records up to lsn from the counts. The store passes the end of the log at startup, so that
-// only records that this process appends are counted.
+// records replayed from the log are not counted.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
 // ContinueCounts copies the counts and the LSN of CountAfter from before, the state that s replaces.

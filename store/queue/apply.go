@@ -24,8 +24,8 @@ func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }
 
-// ApplyWith is like Apply. sum is the checksum of payload, if known. ApplyWith derives the checksum of a single large
-// message from it.
+// ApplyWith is like Apply. sum is the checksum of payload, if known. It saves computing the checksum of a large
+// message that is at the end of the payload.
 func (s *State) ApplyWith(lsn uint64, payload []byte, sum txn.Checksum) txn.Result {
 	if lsn <= s.applied {
 		panic(fmt.Sprintf("queue: record %d applied after record %d", lsn, s.applied))
@@ -145,7 +145,8 @@ func (s *State) check() (op int, code txn.Code) {
 	}
 }
 
-// checkGlobal verifies an operation that does not require an existing queue. ok is false for other operations.
+// checkGlobal verifies an operation that is not on a queue in the table of queues, such as the creation of a queue or
+// an operation of a move. ok is false for the other operations.
 func (s *State) checkGlobal(o *txn.Op) (code txn.Code, ok bool) {
 	switch o.Code { //nolint:exhaustive // the others require an existing queue
 	case txn.OpCreateQueue:

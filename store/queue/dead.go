@@ -46,8 +46,8 @@ func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	}
 }
 
-// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. It may return
-// false for extents that touch none of the Parts or span more than MaxExtentSpan.
+// AllDead reports whether all messages first to first+span-1 were dead when the batch was collected. For an extent
+// that touches none of the Parts or spans more than MaxExtentSpan, it may return false even if all messages were dead.
 func (d *DeadRange) AllDead(first, span uint64) bool {
 	if span == 0 {
 		return true

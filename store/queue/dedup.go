@@ -91,7 +91,7 @@ type idReads struct {
 // DedupWindow.
 func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error)) { s.ids.get = get }
 
-// Deduplicates reports whether any queue has or had message IDs.
+// Deduplicates reports whether any queue has message IDs, or had some since the state was created or loaded.
 func (s *State) Deduplicates() bool { return s.ids.used }
 
 // ReadError returns the error of the function set by ReadIDs during the last Apply. If it is not nil, Apply changed

@@ -16,7 +16,7 @@
 //
 // An applied message is in its queue's tail, in memory, until it is in a page or no subscription needs it. A message
 // is dead once every subscription of its queue has acknowledged it. A dead message never becomes live again. After a
-// restart, the state is loaded from the keys and values that Collect returned for the last checkpoint (see keys.go),
+// restart, the state is loaded from the keys and values that Collect returned up to the last checkpoint (see keys.go),
 // and the later log records are applied again. Messages in pages are not loaded.
 //
 // # Locking

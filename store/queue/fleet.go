@@ -30,8 +30,8 @@ type FleetState struct {
 	// ImportEpoch is the highest epoch of an import that has begun or was canceled in this membership; 0 for none. An
 	// import with this epoch or a lower one cannot begin (INV-28).
 	ImportEpoch uint64
-	// UnfencedEpoch is the highest epoch of a fence that was removed in this membership; 0 for none. Queues cannot be
-	// fenced with this epoch or a lower one (INV-28).
+	// UnfencedEpoch is the highest epoch of an OpUnfence in this membership; 0 for none. Queues cannot be fenced with
+	// this epoch or a lower one (INV-28).
 	UnfencedEpoch uint64
 }
 
@@ -98,7 +98,8 @@ func (s *State) checkOwn(o *txn.Op) txn.Code {
 	return txn.OK
 }
 
-// mayCreate reports whether the pair may create a queue: in a fleet, only under the epoch of an OpOwn (INV-27).
+// mayCreate reports whether the pair may create a queue: in a fleet, only under the epoch of an OpOwn (INV-27). It
+// clears fleet.owned, so that the OpOwn applies to one queue.
 func (s *State) mayCreate() bool {
 	owned := s.fleet.owned != nil
 	s.fleet.owned = nil
@@ -129,7 +130,7 @@ func (s *State) changeFleet(o *txn.Op) {
 	t.touched = true
 }
 
-// own applies an OpOwn. If another operation follows, the next queue is created under the epoch.
+// own applies an OpOwn. It returns the queue, or nil if the next operation creates the queue under the epoch.
 func (s *State) own(o *txn.Op) (q *Queue) {
 	s.fleet.epoch = o.Number
 	if s.reader.Ops() == 1 {

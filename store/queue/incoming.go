@@ -134,8 +134,8 @@ func (s *State) importing(o *txn.Op) (*Queue, *movedQueue) {
 	return q, mq
 }
 
-// checkImport verifies the messages of an OpImport. It must cover the next sequence. After the first part of the state,
-// further messages are rejected.
+// checkImport verifies an OpImport, which must cover the next sequence of the queue. After the first part of the
+// state, it rejects further messages.
 func (s *State) checkImport(o *txn.Op) txn.Code {
 	q, mq := s.importing(o)
 	if q == nil || mq.after != nil || o.Sequence > q.nextSeq {

@@ -113,7 +113,7 @@ func (s *State) ExportedID(key, value []byte) (p txn.StatePair, ok bool, err err
 // queueKeyBytes is the length of the kind and the queue in a key.
 const queueKeyBytes = 9
 
-// UnwrittenIDs returns the number of message IDs of a queue that may not be in the tree yet.
+// UnwrittenIDs returns the number of entries of message IDs in memory, which may not be in the tree yet.
 func (q *Queue) UnwrittenIDs() (n int) {
 	if q.ids == nil {
 		return 0
@@ -124,8 +124,8 @@ func (q *Queue) UnwrittenIDs() (n int) {
 	return n
 }
 
-// ExportedUnwritten returns the pairs of the UnwrittenIDs after a key, in order. They replace those of the same keys in
-// the tree.
+// ExportedUnwritten returns the pairs for the message IDs in memory (UnwrittenIDs) that follow the key after, in
+// order. They replace pairs with the same keys in the tree.
 func (q *Queue) ExportedUnwritten(after []byte) (pairs []txn.StatePair) {
 	if q.ids == nil {
 		return nil

@@ -15,7 +15,7 @@ import (
 //	a queue(8) sub(4) chunk(8)   acknowledgements above the subscription's floor
 //	b queue(8) chunk(8)          live messages and bytes of a chunk; sizes of the messages
 //	d queue(8) sub(4) chunk(8)   delivery counts
-//	e queue(8) first(8) hash(16) an accepted message ID: not part of the state in memory
+//	e queue(8) first(8) hash(16) an accepted message ID: not loaded into memory
 //	f queue(8)                   forwards of a queue
 //	g queue(8)                   generations of the message IDs of a queue
 //	h queue(8) chunk(8)          delayed messages
@@ -28,7 +28,7 @@ import (
 //	q queue(8)                   a queue
 //	r                            the site role of the pair
 //	s queue(8) sub(4)            a subscription
-//	t time(8) queue(8) seq(8) kind(1)   the schedule index: not part of the state in memory
+//	t time(8) queue(8) seq(8) kind(1)   the schedule index: not loaded into memory
 //	u queue(8)                   pauses of a queue and its subscriptions
 //	w epoch(8)                   a move of queues to or from another pair
 //	x kind number(8)             a prepared transaction, or the outcome of one
@@ -61,7 +61,8 @@ const (
 	keyAccess     = 'z'
 )
 
-// valueVersion is the first byte of the values of f, g, k, m, o, p, q, r, s, u, w, y and z, and of x except for parts.
+// valueVersion is the first byte of the values of f, g, k, m, o, p, q, r, s, u, w, y and z, and of x except for parts,
+// unless a constant below applies.
 const valueVersion = 1
 
 // optionsVersion is the first byte of the value of an s key with options. Releases before 0.2.0 reject it.

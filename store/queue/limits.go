@@ -28,10 +28,9 @@ const (
 	// evicted first.
 	MaxProducers = 100_000
 
-	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last
-	// publishes that a queue discarded because of their message ID. The last result is retained even if it exceeds the
-	// limit. Without this limit, the retained results of large batches would be unbounded. Clients have at most this
-	// number of messages in flight, so no result that they need is lost.
+	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last publishes
+	// that a queue discarded because of their message ID. The last result is retained even if it exceeds the limit. A
+	// client that has at most this number of messages in flight finds the results of all of them.
 	MaxProducerDuplicates = 1 << 16
 
 	// maxProducerOps is the maximum number of operation results retained per producer.

@@ -22,7 +22,8 @@ type Loader struct {
 	s       *State
 	byQueue map[uint64]*Queue
 	hasMain bool
-	// preparing contains the partially loaded prepared transactions by LSN; nil if empty.
+	// preparing contains the partially loaded prepared transactions, by the logical number of their records. It may be
+	// nil.
 	preparing map[uint64]*loading
 	count     int
 	// maxChunks is the maximum distance between chunks of one queue. Each chunk in between requires some memory.

@@ -21,8 +21,9 @@ const (
 	overflowSlackBytes    = 1 << 20
 )
 
-// checkRoom verifies that a queue can accept the given messages and bytes. Regardless of the overflow policy, all
-// publishes of one transaction to a queue must fit into the empty queue.
+// checkRoom verifies that a queue can accept the given messages and bytes, in addition to those of earlier calls for
+// the same transaction. Regardless of the overflow policy, all publishes of one transaction to a queue must fit into
+// the empty queue.
 func (s *State) checkRoom(q *Queue, messages, bytes int) txn.Code {
 	if len(q.subs) == 0 || !q.config.Limited() {
 		return txn.OK // no message is kept, or there is no limit

@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Partitions returns the number of partitions of a queue, or 0 if this pair has none of them. The names of the
-// partitions contain this number.
+// Partitions returns the number of partitions of the partitioned queue with the given name, or 0 if this pair has no
+// partition of it. The names of the partitions contain this number.
 func (s *State) Partitions(name string) (count int) {
 	prefix := name + txn.PartitionSign
 	s.names.from(prefix, func(q *Queue) bool {

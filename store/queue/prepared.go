@@ -376,8 +376,8 @@ func (s *State) addOutcome(out *Outcome) {
 	ps.fresh = slices.DeleteFunc(ps.fresh, func(o *Outcome) bool { return o == oldest })
 }
 
-// reservedSet is the set of messages of one subscription that prepared transactions will acknowledge. nil is an empty
-// set.
+// reservedSet is the set of messages of one subscription that prepared transactions acknowledge on commit. nil is an
+// empty set.
 type reservedSet struct {
 	chunks map[uint64]*reservedChunk
 	n      uint64
@@ -437,7 +437,7 @@ func (r *reservedSet) past(seq uint64) uint64 {
 	return seq + uint64(trailingZeros(^(c.words[seq&chunkMask>>6] >> (seq & 63))))
 }
 
-// Reserved reports whether a prepared transaction will acknowledge the message.
+// Reserved reports whether a prepared transaction acknowledges the message on commit.
 func (s *Sub) Reserved(seq uint64) bool { return s.reserved.has(seq) }
 
 // NextDeliverable is like NextUnacked, but skips delayed messages and messages reserved by prepared transactions.

@@ -168,7 +168,7 @@ func (ps *producers) insert(p *producer, k cachedResult) {
 	}
 }
 
-// bound enforces the limits on producers and results. It never evicts the producer passed as used.
+// bound enforces the limits on producers and results. It does not remove the producer used or its results.
 func (ps *producers) bound(used *producer) {
 	for len(ps.byID) > ps.limits.producers && ps.oldest != used {
 		ps.evict(ps.oldest)
@@ -254,9 +254,9 @@ func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused
 	return cachedResultOf(kept, code)
 }
 
-// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If any producer was evicted,
-// it returns txn.ErrProducerForgotten for every unknown producer, because the result may have been evicted as well.
-// Apply accepts low sequences of an unknown producer, and would apply such a transaction again.
+// CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If any producer was
+// evicted, it returns txn.ErrProducerForgotten for every unknown producer, because the unknown producer may be an
+// evicted one. Apply accepts low sequences of an unknown producer, and could apply such a transaction again.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {

@@ -23,8 +23,8 @@ type Queue struct {
 	tail     tail
 
 	collected uint64    // messages with lower sequences were collected or loaded
-	removals  *removals // nil if empty
-	*extras             // &noExtras if empty
+	removals  *removals // may be nil
+	*extras             // &noExtras until own allocates it
 
 	tailNewer, tailOlder *Queue // list of the queues with a non-empty tail
 
@@ -40,11 +40,11 @@ type Queue struct {
 }
 
 type extras struct {
-	forwards         *forwards      // nil if empty
-	pauses           *pauses        // nil if empty
-	ids              *idSet         // nil if empty
+	forwards         *forwards      // may be nil
+	pauses           *pauses        // may be nil
+	ids              *idSet         // may be nil
 	lanes            *priorityIndex // nil without priorities
-	delayed          *delaySet      // nil if empty
+	delayed          *delaySet      // may be nil
 	dropped, expired uint64
 	epoch            uint64 // of the last OpOwn or OpTakeMoved; 0 for none
 	// move is the move of a fenced or incoming queue; otherwise nil.
@@ -95,7 +95,7 @@ type Sub struct {
 	text     string // name followed by the filter, which is usually empty
 	start    uint64
 	acks     ackSet
-	counts   *countSet // nil if empty
+	counts   *countSet // may be nil
 	reserved *reservedSet
 }
 

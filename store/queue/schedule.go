@@ -138,7 +138,7 @@ func (s *State) isDue(q *Queue, e txn.Due) bool {
 	return at <= s.reader.TimeMS()
 }
 
-// reserved reports whether a prepared transaction will acknowledge a message. q may be nil.
+// reserved reports whether a prepared transaction reserves the message for a subscription. q may be nil.
 func (q *Queue) reserved(seq uint64) bool {
 	return q != nil && slices.ContainsFunc(q.subs, func(sub *Sub) bool { return sub.reserved.has(seq) })
 }

@@ -22,10 +22,10 @@ const (
 	SiteNone SiteRole = 0
 	// SitePrimary is the role of the pair that accepts transactions of clients, which the replicas apply.
 	SitePrimary SiteRole = 1
-	// SiteReplica is the role of a pair that applies only the transactions of the primary.
+	// SiteReplica is the role of a pair that applies only the transactions of the primary and changes of its own role.
 	SiteReplica SiteRole = 2
-	// SiteStopped is the role of a stopped primary. It applies no transactions until it is resumed or promoted, or
-	// becomes a replica.
+	// SiteStopped is the role of a stopped primary. It rejects all transactions except for changes of its role: it can be
+	// resumed or promoted, or become a replica.
 	SiteStopped SiteRole = 3
 )
 
@@ -63,13 +63,13 @@ type SiteState struct {
 	// Origin is, after the promotion of a replica, its last Upstream. It is zero at a replica, and for a pair that was
 	// not promoted from a replica.
 	Origin lsn.Position
-	// PromotedLSN is the LSN of the record that made a replica a primary. It is 0 at a replica, and for the pair that
-	// started the lineage.
+	// PromotedLSN is the LSN of the record that made a replica a primary or, in a detached copy of a replica, of the last
+	// record in the copy. It is 0 at a replica, and for a pair that was not promoted from a replica.
 	PromotedLSN uint64
-	// Offset is the logical number minus the LSN of each record from PromotedLSN on. It may wrap around. It is 0 at a
-	// replica.
+	// Offset is the logical number minus the LSN of each record from PromotedLSN on, modulo 2^64. It is 0 at a replica.
 	Offset uint64
-	// Logical is the logical number of the last transaction applied or rejected.
+	// Logical is the logical number of the last transaction of the lineage. It does not count transactions that were
+	// rejected because of the site role.
 	Logical uint64
 	// LossyEpoch is the last epoch that began with the promotion of a pair that may have lacked transactions; 0 for none.
 	LossyEpoch uint64
@@ -240,8 +240,8 @@ func (t *site) lossy(c *txn.SiteChange) {
 	}
 }
 
-// mayFollow reports whether the pair may become a replica of a primary. The committer of the record has verified that
-// the pair has no transactions after the position.
+// mayFollow reports whether the pair may become a replica of a primary. It does not verify that the pair has no
+// transactions that the primary lacks: the proposer of the record must do that.
 func (s *State) mayFollow(c *txn.SiteChange) bool {
 	t := &s.site
 	switch {

@@ -2,9 +2,8 @@
 
 package queue
 
-// table maps numbers to queues. Numbers are assigned in ascending order. The map of pages is small and stays in the
-// CPU cache. Despite the second lookup, the table is faster than a map of all queues, and needs a third of the
-// memory.
+// table maps numbers to queues. Each page contains consecutive numbers. Since numbers are assigned in ascending order,
+// the table needs less memory than a map of all queues.
 type table struct {
 	pages map[uint64]*tablePage
 	n     int

@@ -68,7 +68,7 @@ type CorruptMessage struct {
 	Since time.Time
 }
 
-// Status counts corruption found and repaired since the store was opened.
+// Status contains the corruption found and repaired since the store was opened, and the current corruption.
 type Status struct {
 	// Scrubs is the number of complete scrubs; the last one finished at LastScrub.
 	ScrubbedPages, ScrubbedLogBytes, Scrubs uint64
@@ -195,9 +195,9 @@ func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 	}
 }
 
-// mayRepair returns an error if a repair of all missing messages was attempted recently. Otherwise it records a new
-// attempt. Recently means within lostInterval for lost messages and within repairInterval for other messages. If
-// immediate is set, only lostInterval applies.
+// mayRepair records the missing messages as corrupt. It returns an error if a repair of all of them was attempted
+// recently. Otherwise it records a new attempt. Recently means within lostInterval for lost messages and within
+// repairInterval for other messages. If immediate is set, only lostInterval applies.
 func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, immediate bool) error {
 	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()
@@ -319,8 +319,8 @@ func (r *Repairer) NoteError(err error) {
 	}
 }
 
-// NoteLogError records that a log record cannot be read. RepairAll discards the log up to the record once
-// checkpoints contain its changes.
+// NoteLogError records the corrupt log record described by err, if any. RepairAll discards the log up to the record
+// once checkpoints contain its changes.
 func (r *Repairer) NoteLogError(err error) {
 	var in *wal.CorruptError
 	if !errors.As(err, &in) {

@@ -24,7 +24,7 @@ const (
 	repairInterval = 5 * time.Second
 	// lostInterval replaces repairInterval for a lost message (CorruptMessage.Lost).
 	lostInterval = time.Minute
-	// repairWait limits the time that a reader waits for a repair.
+	// repairWait limits the duration of one repair, for which a reader waits.
 	repairWait = 3 * time.Second
 )
 

@@ -89,7 +89,7 @@ type Engine interface {
 	// Repair tries to repair all known corruption, and reports whether none remains.
 	Repair(ctx context.Context) bool
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
-	// Governed is Pace for a rewrite, without a limit on the percentage of time.
+	// Governed is Pace without the configured percentage of time, for a rewrite.
 	Governed(bytesPerSecond int64) *throttle.Pacer
 	// MakeGaps writes two checkpoints, so that pages freed before can be reused.
 	MakeGaps() error
@@ -185,8 +185,8 @@ func (m *Maintenance) Running() (what string, since time.Time, ok bool) {
 	return "", time.Time{}, false
 }
 
-// DropOld removes page.db_old, which the last rewrite or snapshot installation replaced, and returns the number of
-// bytes freed; 0 if the file does not exist. It returns a MaintenanceError while another operation is running.
+// DropOld removes page.db_old, the file that the last rewrite or snapshot installation replaced. It returns the number
+// of bytes freed, or 0 if the file does not exist. It returns a MaintenanceError while another operation is running.
 func (m *Maintenance) DropOld() (uint64, error) {
 	if err := m.e.Usable(); err != nil {
 		return 0, err

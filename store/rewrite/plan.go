@@ -130,7 +130,7 @@ func diskFigures(fsys vfs.FS, dir string) (file, old, available uint64, err erro
 	return uint64(info.SizeBytes), old, usage.AvailableBytes, nil
 }
 
-// DropOldDir is Maintenance.DropOld for a stopped node. It removes nothing if page.db is missing.
+// DropOldDir is Maintenance.DropOld for a stopped node. It returns an error and removes nothing if page.db is missing.
 func DropOldDir(fsys vfs.FS, dir string) (_ uint64, err error) {
 	lock, err := datadir.Lock(fsys, dir)
 	if err != nil {

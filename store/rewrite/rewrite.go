@@ -77,8 +77,8 @@ type Result struct {
 // Rewrite returns a MaintenanceError if another operation is running, and index.ErrDataLoss if a message cannot be
 // read. If the new file does not fit, Rewrite returns a SpaceError before it copies anything. It also returns a
 // SpaceError if less than half of the reserve is free during the copy. When ctx ends before the renames begin, it
-// returns ErrCanceled within milliseconds, and Apply resumes; page.db_new is removed in the background. After any error
-// except store.ErrFailed, page.db is unchanged. After store.ErrFailed, the next Open uses the old or the new file.
+// immediately returns ErrCanceled, and Apply resumes; page.db_new is removed in the background. After any error except
+// store.ErrFailed, page.db is unchanged. After store.ErrFailed, the next Open uses the old or the new file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
@@ -224,7 +224,7 @@ func (rw *rewrite) cleanup() {
 
 func (rw *rewrite) path(name string) string { return filepath.Join(rw.m.o.Dir, name) }
 
-// run executes the rewrite. The caller must call cleanup afterwards.
+// run executes the rewrite. The caller must call resume and cleanup afterwards.
 func (rw *rewrite) run(ctx context.Context) error {
 	if err := rw.begin(ctx); err != nil {
 		return fmt.Errorf("rewrite: %w", err)
@@ -320,7 +320,8 @@ func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	return nil
 }
 
-// verify loads the state from the new file, as a restarted node would, and compares it with the current state.
+// verify loads the state from the new file, as a restarted node would. It compares the digest, the number of messages
+// and the applied LSN with those of the current state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
 		return err

@@ -91,11 +91,11 @@ func Reasons() []Reason {
 
 // Status is the status of a Governor.
 type Status struct {
-	// Share is the current fraction of the time for work, from 0 to 1. Limits can reduce it further.
+	// Share is the current fraction of the time for work, at most 1. Limits.Percent can reduce it further.
 	Share  float64
 	Reason Reason
 	// Latest is the 90th percentile of the commit latency in the last window, or 0 without commits. Baseline is the
-	// same percentile without disturbing work, or 0 if unknown.
+	// average of this percentile without disturbing work, or 0 if unknown.
 	Latest, Baseline time.Duration
 }
 
@@ -245,8 +245,8 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	}
 }
 
-// increase is called after a window with tolerable latency. It doubles a fraction below steady, at most to steady, and
-// otherwise adds an eighth. The caller must hold mu.
+// increase is called after a window with tolerable latency. It doubles a fraction below steady, at most to steady.
+// Otherwise, it adds an eighth, or at least half of minFraction. The caller must hold mu.
 func (g *Governor) increase() {
 	step := max(g.fraction/8, minFraction/2)
 	if g.fraction < g.steady {

@@ -103,7 +103,7 @@ func (p *Pacer) Did(ctx context.Context, bytes int) error {
 }
 
 // Unhindered reports whether the work currently gets the whole time, so that it may use larger steps. It ignores the
-// limit on bytes per second.
+// limit on bytes per second. The Governor counts the call as work.
 func (p *Pacer) Unhindered() bool {
 	if p == nil {
 		return true

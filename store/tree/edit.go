@@ -407,8 +407,8 @@ func (e *Edit) rebalance(n *node, i int) {
 	}
 }
 
-// merge merges the children left and left+1 of n and returns true. It returns false if the result would be nearly full,
-// or if one of the children cannot be read.
+// merge merges the children left and left+1 of n and returns true. It changes nothing and returns false if the result
+// would be nearly full, or if one of the children cannot be read.
 func (e *Edit) merge(n *node, left int) bool {
 	level := int(n.level) - 1
 	a, err := e.load(n.children[left], level)

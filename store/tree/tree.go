@@ -14,10 +14,10 @@ import (
 var (
 	// ErrTooLarge is returned for a key above MaxKeyBytes or a value above MaxValueBytes.
 	ErrTooLarge = errors.New("tree: key or value is too large")
-	// ErrEditFinished is returned for a change of an Edit after Commit or Discard, for use of a Bulk after Finish, and
-	// by Commit after an incomplete change.
+	// ErrEditFinished is returned for a change or Commit of an Edit after Commit or Discard, by Commit after an
+	// incomplete change, and for use of a Bulk after Finish.
 	ErrEditFinished = errors.New("tree: edit is finished")
-	// ErrChanged is returned by an Iterator if its Edit was changed.
+	// ErrChanged is returned by Iterator.Err if the Edit that created the Iterator was changed during the iteration.
 	ErrChanged = errors.New("tree: edit was changed during a scan")
 )
 
@@ -36,8 +36,8 @@ type Pager interface {
 // Options configures a tree. The zero value of a field selects its default.
 type Options struct {
 	CacheBytes int64 // maximum memory of clean nodes, by default 16 MiB
-	// NodeBytes is the size above which a node is split, at least 128. It may differ each time a tree is opened. The
-	// default is the payload capacity of one page, or of 4 KiB of pages if a page is smaller.
+	// NodeBytes is the size above which a node is split; the minimum is 128. It may differ each time a tree is opened.
+	// The default is the payload capacity of one page, or of 4 KiB of pages if a page is smaller.
 	NodeBytes int
 }
 

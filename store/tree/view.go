@@ -201,7 +201,7 @@ func (it *Iterator) stepBack() error {
 	return nil
 }
 
-// descend extends the path to the first leaf below k or, if seek is set, to the position of the key from.
+// descend extends the path to the first leaf below k or, if seek and from are set, to the position of from in a leaf.
 func (it *Iterator) descend(k childRef, level int, seek bool) error {
 	for {
 		n, err := it.r.load(k, level)

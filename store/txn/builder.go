@@ -17,9 +17,9 @@ type Builder struct {
 	start     int // start of this transaction in buf
 	op        int // start of the open operation in buf, or -1
 	ops       int
-	msgs      int    // messages in the open publish
-	count     int    // position of the open publish's message count
-	published int    // end of the last publish
+	msgs      int    // messages in the open publish, move or import
+	count     int    // position of the message count of the last publish, move or import
+	published int    // end of the last closed publish, move or import
 	last      uint64 // last sequence of the open move or import
 	drop      bool   // the open move has no target
 	alone     bool
@@ -301,8 +301,8 @@ func (b *Builder) EndPublish() {
 	b.published = len(b.buf)
 }
 
-// Published iterates over the records of the last closed publish. The transaction must contain a closed publish. The
-// records alias the buffer.
+// Published iterates over the records of the last closed publish. It must be called before another publish, move or
+// import begins. The records alias the buffer.
 func (b *Builder) Published(yield func(rec []byte) bool) {
 	if b.err != nil {
 		return

@@ -72,10 +72,10 @@ const (
 	ErrSiteChange Code = 102
 	// ErrNotOwned is returned if a pair of a fleet would create a queue without an ownership epoch.
 	ErrNotOwned Code = 103
-	// ErrFleetChanged is returned for a join of a member. It is also returned for a leave, an OpOwn, and the beginning,
-	// take or cancellation of a move if the pair is not a member, and for a move of a pair to itself. It is also
-	// returned for an epoch that is too low. A join requires an epoch above all epochs in the log. An OpOwn and a move
-	// require an epoch above the epoch of the queue or of the join.
+	// ErrFleetChanged is returned for a join of a member. If the pair is not a member, it is also returned for a leave,
+	// an OpOwn, the beginning or take of a move, and the cancellation of an import that has not begun. It is also
+	// returned for a move of a pair to itself, and for an epoch that is too low. A join requires an epoch above all
+	// epochs in the log. An OpOwn and a move require an epoch above the epoch of the queue or of the join.
 	ErrFleetChanged Code = 104
 	// ErrMoved is returned for an operation on a fenced queue, or that would refer to one, and for a policy that applies
 	// to one. It is also returned for a new queue with the name of a fenced or incoming queue, and for a leave while the

@@ -16,7 +16,8 @@ type Config struct {
 	// MaxDeliveries is the maximum number of deliveries of a message per subscription; 0 means no limit.
 	MaxDeliveries uint64
 	DeadLetter    uint64 // number of the dead-letter queue, or NoQueue
-	// TTL is the time after which a message in the queue expires; 0 means never.
+	// TTL is the time after which a message in the queue expires; 0 means no limit. A message can also have its own
+	// expiry time.
 	TTL             uint64
 	Delay           uint64 // delivery delay of a message without its own delivery time
 	RedeliveryDelay uint64 // delay after the first nack
@@ -35,12 +36,14 @@ type Config struct {
 	// Exclusive is 1 if only one consumer of each subscription receives messages at a time.
 	Exclusive         uint64
 	DeadLetterExpired uint64 // 1: move expired messages to DeadLetter
-	// TemporaryGrace is the time without consumers after which the queue is deleted; 0 means never.
+	// TemporaryGrace is the time without consumers after which the active deletes the queue; 0 means that the queue is
+	// not temporary.
 	TemporaryGrace uint64
 	// ExactBytes is 1 if the queue stores the size of each message while MaxBytes or RetentionBytes is set, so that the
-	// byte count is exact. The active sets ExactBytes together with one of these limits. Clients cannot see it.
+	// byte count is exact. The active sets ExactBytes together with one of these limits, and Config.Apply sets it for a
+	// limit of a policy. Clients cannot see it.
 	ExactBytes uint64
-	// AckTimeout is the time within which a consumer must acknowledge a message; 0 means no deadline.
+	// AckTimeout is the time within which a consumer must acknowledge a delivered message; 0 means no deadline.
 	AckTimeout uint64
 	// DedupWindow is the time for which message IDs are retained to discard duplicates. 0 means no deduplication.
 	DedupWindow uint64
@@ -248,7 +251,7 @@ func (d *decoder) ownConfig() (c *Config, own ConfigMask) {
 // plainFields is the number of fields that are always encoded.
 const plainFields = 2
 
-// DecodeConfig decodes a configuration at the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
+// DecodeConfig decodes the result of AppendConfig at the front of b. The errors wrap ErrMalformed or ErrNewerVersion.
 func DecodeConfig(b []byte) (c Config, rest []byte, err error) {
 	d := decoder{b: b}
 	decoded, mask := d.config()

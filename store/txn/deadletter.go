@@ -25,7 +25,8 @@ type DeadLetter struct {
 	// Sequence is the sequence of the message in the original queue.
 	Sequence uint64
 	Reason   DeadReason
-	// Deliveries is the number of deliveries of the message to the subscription.
+	// Deliveries is the number of counted deliveries to the subscription: the releases of the message (OpRelease) and,
+	// for DeadRejected, the rejected delivery.
 	Deliveries uint32
 	// MovedMS is the time of the move on the active, in milliseconds since 1970.
 	MovedMS int64

@@ -4,15 +4,16 @@
 // records.
 //
 // A transaction describes logical changes, not locations in storage, so two nodes with different page sizes can apply
-// the same bytes. Operations refer to queues and subscriptions by number. Only OpOwn and the operations that create
-// or import queues and subscriptions contain their names. The sequences of published messages are assigned in log
-// order when the transaction is applied, and are the same on both nodes. The active sets the times of a transaction
-// and of its messages.
+// the same bytes. Operations refer to queues and subscriptions by number. Names of queues and subscriptions are only
+// in OpOwn and in the operations that create or import queues and subscriptions. The sequences of published messages
+// are assigned in log order when the transaction is applied, and are the same on both nodes. The active that accepts a
+// transaction sets its time.
 //
 // At a replica site, each transaction of the primary site is in an envelope with its position in the primary's log.
 //
-// The node that accepts a message encodes it once (AppendMessage). The log, the queue's tail and the pages contain
-// the same bytes, except that the commit of a prepared transaction sets the time of its messages.
+// The node that accepts a message encodes it (AppendMessage). The log, the queue's tail and the pages contain the same
+// bytes, except that the commit of a prepared transaction sets the time of its messages. A message that is moved to a
+// dead-letter queue, or back to its queue, is encoded again (Relabel).
 //
 // All numbers are little endian; "uvarint" is the unsigned varint of encoding/binary, "varint" the signed one.
 //
@@ -27,7 +28,7 @@
 //	              if flags&1: count uvarint | count x (uvarint length, key, uvarint length, value) |
 //	              body
 //
-// Decoding never allocates per message. It checks every length against the available bytes and its limit before use. An
-// unknown version, flag or operation code is ErrNewerVersion: the node must stop, since the content of the nodes would
-// differ if it skipped the record.
+// A transaction is decoded without an allocation per message. Every length is checked against the available bytes and
+// its limit before use. An unknown version or operation code, or an unknown flag of a transaction or message, is
+// ErrNewerVersion: the node must stop, since the content of the nodes would differ if it skipped the record.
 package txn

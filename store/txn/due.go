@@ -26,7 +26,8 @@ func (k DueKind) Indexed() bool { return k == DueDeliver || k == DueExpire || k 
 
 // Due is a scheduled action on a message, or on message IDs of a queue.
 type Due struct {
-	// TimeMS is the due time, in milliseconds since 1970; for a DueTTL, the time at which the message entered its queue.
+	// TimeMS is the due time, in milliseconds since 1970. For a DueTTL, it is the RecordSinceMS of the message, at least
+	// 0.
 	TimeMS          int64
 	Queue, Sequence uint64
 	Kind            DueKind
@@ -44,8 +45,8 @@ func (e Due) Compare(o Due) int {
 const MaxDue = 10_000
 
 // Due adds an operation that executes due entries. A DueDeliver makes a delayed message deliverable. DueExpire and
-// DueTTL acknowledge a message for all subscriptions. DueIDs removes message IDs that are no longer in the
-// deduplication window. Completed entries are skipped, so a retry changes nothing. Entries that are not due at the
+// DueTTL acknowledge a message for all subscriptions. DueIDs removes generations of message IDs that are no longer in
+// the deduplication window. Completed entries are skipped, so a retry changes nothing. Entries that are not due at the
 // transaction's time, according to their time or the queue's current TTL, are also skipped. The same applies to
 // entries of fenced and incoming queues, and to the expiry of messages that a prepared transaction reserves.
 func (b *Builder) Due(entries ...Due) {
@@ -107,8 +108,8 @@ func (o *Op) dues(d *decoder) {
 	o.Raw = o.Raw[:len(o.Raw)-len(d.b)]
 }
 
-// RecordSinceMS returns the time at which a message entered its queue, in milliseconds since 1970. This is the publish
-// time or, for a dead letter, the time of the move. rec must be a verified record.
+// RecordSinceMS returns the time from which the TTL of a queue counts for a message, in milliseconds since 1970. This
+// is the publish time or, for a dead letter, the time of the move. rec must be a verified record.
 func RecordSinceMS(rec []byte) int64 {
 	if dead := RecordAttribute(rec, AttributeDeadLetter); len(dead) >= 9 {
 		return int64(binary.LittleEndian.Uint64(dead[1:]))

@@ -36,11 +36,10 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 
 // Fingerprint returns sum, a checksum of a client's request, extended by the operation. sum is 0 for the first
 // operation of a transaction. For a publish, the checksum covers the messages without their times, which differ
-// between attempts. For other operations, it covers Name, Raw and most other parameters. It does not cover the queue
-// and subscription on which they operate, the sequence of an OpSeek or a new subscription, and the decider and number
-// of a commit or rollback. It excludes additions of the active (OpForward, OpOwn, Config.ExactBytes). For an
-// OpAccess, it covers only the checksum of the request, and for an OpSwapMeta only the key. table must be the table
-// of crc32.Castagnoli.
+// between attempts. For an OpPrepare, it covers the xid and the prepared operations; for an OpAccess, the checksum of
+// the request; and for an OpSwapMeta, the key. For other operations, it covers Name, Raw, the options and Target, but
+// not numbers such as Queue, Sub, Sequence and Number. It excludes additions of the active (OpForward, OpOwn,
+// Config.ExactBytes). table must be the table of crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
@@ -91,8 +90,8 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	return sum
 }
 
-// fingerprintRecord adds one message to the fingerprint sum. It excludes the expiry and delivery times, which the
-// active computes from a TTL or delay of the request or the queue. known is the checksum of rec, or 0 if unknown.
+// fingerprintRecord adds one message to the fingerprint sum. It excludes the publish time, and the expiry and delivery
+// times, which the active may compute from a TTL or delay. known is the checksum of rec, or 0 if unknown.
 func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32) uint32 {
 	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
 	if flags&flagAttributes != 0 {

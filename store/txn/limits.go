@@ -9,9 +9,9 @@ import (
 
 // Hard limits of the encoding. A server may enforce lower limits. A higher limit requires a new version of the format.
 const (
-	// NoQueue is a number that no queue has. Operations on it return ErrQueueNotFound.
+	// NoQueue is a number that no queue has. Operations on it are rejected, usually with ErrQueueNotFound.
 	NoQueue = 0
-	// NoSub is a number that no subscription has. Acknowledgements for it return ErrSubscriptionNotFound.
+	// NoSub is a number that no subscription has. Acknowledgements for it are rejected with ErrSubscriptionNotFound.
 	NoSub = 1<<32 - 1
 	// RetentionSub is the number of the hidden subscription of a queue with a retention.
 	RetentionSub        = NoSub - 1
@@ -29,7 +29,7 @@ const (
 	MaxRecordBytes     = recordHeaderBytes + maxBlockBytes + MaxPropertiesBytes + MaxBodyBytes
 	// maxBlockBytes is the maximum length of the attributes with their length prefix.
 	maxBlockBytes = 3 + MaxAttributesBytes + maxDeadLetterBytes
-	// MaxTransactionBytes is the maximum length of an encoded transaction, which must fit into a log frame.
+	// MaxTransactionBytes is the maximum length of an encoded transaction without its envelope.
 	MaxTransactionBytes = 80 << 20
 	MaxRanges           = 65_536
 	MaxProducerIDBytes  = 64

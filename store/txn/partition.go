@@ -14,12 +14,12 @@ const (
 	MaxPartitions = 64
 )
 
-// PartitionSign separates the name of a partitioned queue from the number of a partition. Other names do not contain
-// it.
+// PartitionSign separates the name of a partitioned queue from the number of a partition. Names of other queues do not
+// contain it.
 const PartitionSign = "#"
 
 // Partition is a partition of a partitioned queue. Its queue contains the messages of the groups with the hashes from
-// Index*65536/Count to (Index+1)*65536/Count, exclusive, and messages without a group.
+// Index*65536/Count to (Index+1)*65536/Count, exclusive, and some of the messages without a group.
 type Partition struct {
 	Queue string // name of the partitioned queue
 	Index int

@@ -35,7 +35,7 @@ const (
 )
 
 // AppendPause appends the encoding of p: flags u8 (1 = publish, 2 = deliver), and the two texts, each as length
-// uvarint and bytes. A zero Pause is encoded as a single 0.
+// uvarint and bytes. A Pause that pauses nothing is encoded as a single 0.
 func AppendPause(dst []byte, p Pause) []byte {
 	if !p.Paused() {
 		return append(dst, 0)

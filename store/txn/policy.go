@@ -135,7 +135,7 @@ func (o *Op) decodePolicy(d *decoder) {
 	_, d.err = DecodeQueuePolicy(o.Raw)
 }
 
-// Policy returns the policy of an OpPolicy, which Next has verified. ok is false if the operation deletes it.
+// Policy returns the policy that an OpPolicy sets. ok is false if the operation deletes the policy.
 func (o *Op) Policy() (p QueuePolicy, ok bool) {
 	if o.Code != OpPolicy || len(o.Raw) == 0 {
 		return p, false
@@ -144,8 +144,8 @@ func (o *Op) Policy() (p QueuePolicy, ok bool) {
 	return p, err == nil
 }
 
-// CheckPattern verifies a pattern of queue names: 1 to MaxNameBytes characters of names of queues, `*` and `?`. The
-// error wraps ErrInvalidName.
+// CheckPattern verifies a pattern of queue names. It must have 1 to MaxNameBytes characters: those allowed in queue
+// names, `*` and `?`. The error wraps ErrInvalidName.
 func CheckPattern(pattern string) error {
 	if pattern == "" || len(pattern) > MaxNameBytes {
 		return fmt.Errorf("%w: pattern of %d bytes, must have 1 to %d", ErrInvalidName, len(pattern), MaxNameBytes)

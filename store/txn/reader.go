@@ -8,8 +8,8 @@ import (
 	"io"
 )
 
-// Reader decodes a transaction. All results alias the payload. The zero Reader is ready for Reset, and a Reader can be
-// reused with Reset. It is not safe for concurrent use.
+// Reader decodes a transaction. Byte slices in its results alias the payload. The zero Reader is ready for Reset, and
+// a Reader can be reused with Reset. It is not safe for concurrent use.
 type Reader struct {
 	payload  []byte
 	sum      Checksum // of payload

@@ -23,8 +23,8 @@ type RecordSums struct {
 // Reset removes all checksums.
 func (s *RecordSums) Reset() { s.each = s.each[:0] }
 
-// Of returns the CRC32C of all messages of o, and computes it if s is empty. Otherwise, s must contain the checksums of
-// o.
+// Of returns the CRC32C of the concatenated messages of o, and computes it if s is empty. Otherwise, s must contain
+// the checksums of o.
 func (s *RecordSums) Of(o *Op) uint32 {
 	if len(s.each) > 0 {
 		return s.all

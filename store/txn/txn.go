@@ -37,8 +37,8 @@ const (
 	// OpMove moves messages of one subscription to another queue, or discards them. It skips messages that are
 	// acknowledged, or reserved by a prepared transaction.
 	OpMove OpCode = 11
-	// OpPrepare stores a transaction until it is committed or rolled back. Messages that the transaction acknowledges are
-	// not delivered until then.
+	// OpPrepare stores a transaction until it is committed or rolled back. Until then, the messages that the transaction
+	// acknowledges for a subscription are reserved, and are not delivered to that subscription.
 	OpPrepare          OpCode = 12
 	OpCommitPrepared   OpCode = 13
 	OpRollbackPrepared OpCode = 14
@@ -71,7 +71,8 @@ const (
 	// OpOwn sets the ownership epoch of the queue that the following OpCreateQueue creates, or raises the epoch of an
 	// existing queue.
 	OpOwn OpCode = 29
-	// OpFence fences queues of this pair, because they move to another pair. Fenced queues do not change.
+	// OpFence fences queues of this pair, because they move to another pair. Fenced queues do not change until the fence
+	// ends or the queues are deleted.
 	OpFence OpCode = 30
 	// OpUnfence ends a fence. The pair continues to own the queues.
 	OpUnfence OpCode = 31
@@ -142,8 +143,8 @@ func (c OpCode) String() string {
 
 // Alone reports whether the operation must be the only one of its transaction. The reason is that all operations are
 // checked against the state before the transaction. Alone is false for operations on messages (publish, forward, move,
-// ack, take, release, seek, due) and on internal entries. It is true for all other operations. The only exception is a
-// transaction of an OpOwn and the OpCreateQueue of the same name.
+// ack, take, release, seek, due) and on internal entries. It is true for all other operations. Nevertheless, an OpOwn
+// may be followed by the OpCreateQueue of the same name.
 func (c OpCode) Alone() bool {
 	return c < OpPublish || c == OpCreateSubscriptionWith || c == OpSetForwards || c == OpAccess ||
 		c == OpAlterSubscription || c == OpPause || c == OpPolicy || c == OpSite || c == OpFleet || c == OpOwn || c.Moves() ||
@@ -201,8 +202,9 @@ type Result struct {
 
 // OpResult is the result of one operation.
 type OpResult struct {
-	// FirstSequence is, for a publish or a move, the sequence of the first message in the target queue. For a seek, it is
-	// the first unacknowledged sequence. For an import, it is the lowest sequence that is not imported yet.
+	// FirstSequence is, for a publish or a move to a queue, the sequence of the first message in that queue. For a seek,
+	// it is the first unacknowledged sequence; for the hidden subscription, the first retained one. For an import, it is
+	// the lowest sequence that is not imported yet.
 	FirstSequence uint64
 	// ID is the number of the new queue or subscription, or of the queue of an OpOwn. For an OpImportBegin, it is the
 	// number of the first queue; the others have consecutive numbers. For an OpPrepare, it is the logical number of the
@@ -220,10 +222,11 @@ type OpResult struct {
 	Duplicates *Duplicates
 }
 
-// Duplicates is a list of messages in the order of their indexes.
+// Duplicates lists the duplicates in a publish, ordered by index.
 type Duplicates []Duplicate
 
-// Duplicate is a message of a publish with a message ID that the queue had already accepted.
+// Duplicate is a message of a publish that the queue has discarded, because it had accepted a message with the same
+// ID.
 type Duplicate struct {
 	Index    uint32 // in the publish
 	Sequence uint64 // of the accepted message

@@ -50,7 +50,7 @@ func Rate(perSecond float64) string {
 }
 
 // Age formats a duration in its largest unit and the next smaller one, in the syntax of settings and flags: "34s",
-// "7m39s", "3d4h". Durations of less than a second are in milliseconds: "250ms". The rest is truncated.
+// "7m39s", "3d4h". Positive durations of less than a second are in milliseconds: "250ms". The rest is truncated.
 func Age(d time.Duration) string {
 	if d < 0 {
 		return "-" + Age(-d)
