@@ -3,10 +3,10 @@
 // Package crc computes CRC32C checksums. It can derive the checksum of concatenated bytes from the checksums of the
 // parts, and the checksum of a suffix.
 //
-// A large message is checksummed once on each node, when it is received and before the node copies it. Later checksums
-// that cover it (of the log frame, the digests and the page) are derived from that checksum. This is faster, and
-// detects a byte that changes in memory before it is written or sent, because no later checksum includes the changed
-// byte.
+// A large message that is the only one in its transaction is checksummed once on each node, when it is received and
+// before the node copies it. Later checksums that cover it (of the log frame, the digests and the page) are derived
+// from that checksum. This is faster, and detects a byte that changes in memory before it is written or sent, because
+// no later checksum includes the changed byte.
 package crc
 
 import (

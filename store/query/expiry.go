@@ -20,7 +20,7 @@ const OverflowQueue = queue.OverflowQueue
 type Expiry struct {
 	ID     uint64
 	Config txn.Config
-	// Retained is the first sequence that the retention currently retains, or the queue's next sequence without a
+	// Retained is the sequence below which no message is retained any longer, or the queue's next sequence without a
 	// retention. RetainFrom is the first sequence within the limits of the retention on messages and bytes, at least
 	// Retained.
 	Retained, RetainFrom uint64

@@ -39,7 +39,7 @@ type QueueInfo struct {
 	// duplicates (queue.Queue.MessageIDs).
 	MessageIDs, Duplicates uint64
 	// Own contains the options of Config that are set on the queue itself, not by a policy. It is nil if no policy
-	// applies and no field is explicitly 0: all of Config is then set on the queue.
+	// applies and no field is explicitly 0. Config then contains only options set on the queue itself.
 	Own *OwnConfig
 }
 

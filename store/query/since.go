@@ -18,7 +18,7 @@ import (
 //
 // The search is binary and reads single messages. It assumes that publish times ascend with the sequences. If clock
 // differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are
-// skipped.
+// skipped. Transactions may be applied during the search.
 //
 // Errors: ErrNoQueue, ErrClosed, ErrFailed, and other errors of store.Store.Read, such as index.ErrCorrupt.
 func FirstSince(

@@ -165,7 +165,8 @@ func (a *ackSet) add(p *pool[ackChunk], chunk, lo, hi uint64, newly *words) (n u
 	return n
 }
 
-// advance raises the floor to the given sequence, and then past the acknowledged sequences that directly follow.
+// advance raises the floor to the given sequence if that is higher, and then past the acknowledged sequences that
+// directly follow.
 func (a *ackSet) advance(p *pool[ackChunk], to uint64) {
 	for {
 		chunk := a.floor >> chunkBits

@@ -548,7 +548,8 @@ func (s *State) push(q *Queue, rec []byte, sum uint32) {
 	s.bytes += size
 }
 
-// ack acknowledges the published sequences first to last, and returns the number of sequences newly acknowledged.
+// ack acknowledges the published sequences first to last for a subscription, and returns the number of sequences newly
+// acknowledged. It removes messages that no subscription needs any longer. The caller must mark the queue.
 func (s *State) ack(sub *Sub, first, last uint64) (changed uint64) {
 	q := sub.q
 	first = max(first, sub.acks.floor)

@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// DeadRange is a range of sequences with messages that became dead after the last checkpoint batch.
+// DeadRange is a range of sequences with messages that became dead after the previous checkpoint batch was collected.
 type DeadRange struct {
 	Queue uint64
 	// First and Last are inclusive.

@@ -40,7 +40,7 @@ func afterKey(key, before []byte) bool {
 	return rank > previous || rank == previous && rank >= 0 && bytes.Compare(key, before) > 0
 }
 
-// stateCode returns the code for an error of checkPair.
+// stateCode returns the code for an error of checkPair, or OK for nil.
 func stateCode(err error) txn.Code {
 	if err == nil {
 		return txn.OK

@@ -437,7 +437,8 @@ func (r *reservedSet) past(seq uint64) uint64 {
 	return seq + uint64(trailingZeros(^(c.words[seq&chunkMask>>6] >> (seq & 63))))
 }
 
-// Reserved reports whether a prepared transaction acknowledges the message on commit.
+// Reserved reports whether a prepared transaction reserves the message, to acknowledge it for the subscription on
+// commit.
 func (s *Sub) Reserved(seq uint64) bool { return s.reserved.has(seq) }
 
 // NextDeliverable is like NextUnacked, but skips delayed messages and messages reserved by prepared transactions.

@@ -31,7 +31,8 @@ func (q *Queue) clients() []*Sub {
 	return q.subs
 }
 
-// Retained returns the first sequence that the retention retains. ok is false if the queue has no retention.
+// Retained returns the sequence from which on messages can be retained; lower sequences are no longer retained. If the
+// queue has no retention, it returns NextSequence, and ok is false.
 func (q *Queue) Retained() (floor uint64, ok bool) {
 	if sub := q.retention(); sub != nil {
 		return sub.acks.floor, true

@@ -68,8 +68,8 @@ type SiteState struct {
 	PromotedLSN uint64
 	// Offset is the logical number minus the LSN of each record from PromotedLSN on, modulo 2^64. It is 0 at a replica.
 	Offset uint64
-	// Logical is the logical number of the last transaction of the lineage. It does not count transactions that were
-	// rejected because of the site role.
+	// Logical is the logical number of the last transaction of the lineage that the pair has applied or rejected.
+	// Transactions that were rejected because of the site role do not count.
 	Logical uint64
 	// LossyEpoch is the last epoch that began with the promotion of a pair that may have lacked transactions; 0 for none.
 	LossyEpoch uint64

@@ -58,7 +58,7 @@ func (r *Repairer) SetSource(m Source) { r.source.Store(&m) }
 // HasSource reports whether SetSource was called.
 func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 
-// StandAlone records that no other node has a copy, so that corrupt messages are lost.
+// StandAlone records that no other node has a copy, so that corrupt messages are reported as lost.
 func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
 // errNoCopy means that the other node is unavailable or does not exist.
