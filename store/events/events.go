@@ -162,7 +162,7 @@ type (
 		Messages           int
 		Err                error
 	}
-	// IndexCorrupt is reported when data other than messages is corrupt. A copy of the other node's store repairs it.
+	// IndexCorrupt is reported when data other than messages is corrupt, so that the store must be replaced.
 	IndexCorrupt struct{ Err error }
 	LogCorrupt   struct{ Err error }
 	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains the discarded

@@ -69,8 +69,8 @@ func (e *Entry) AppendValue(dst []byte) []byte {
 // is corrupt.
 var ErrDataLoss = errors.New("stored message is corrupt")
 
-// ErrCorrupt is returned if a page of the index or of the state is corrupt. Only a copy of the other node's store can
-// repair it.
+// ErrCorrupt is returned if a page of the index or of the state is corrupt. The store must then be replaced, by a copy
+// of the other node's store or by a backup.
 var ErrCorrupt = errors.New("store index is corrupt")
 
 var errIndexEntry = errors.New("invalid index entry")

@@ -11,8 +11,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// OverflowQueue is the number to pass to Store.Watch to receive a signal when a queue exceeds its limits
-// (Expiry.Overflow).
+// OverflowQueue is the number to pass to Store.Watch to receive a signal when a queue with txn.OverflowDeadLetterHead
+// exceeds its limits (Expiry.Overflow).
 const OverflowQueue = queue.OverflowQueue
 
 // Expiry describes the messages of a queue that the active must expire or move, because of the queue's retention or

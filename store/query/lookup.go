@@ -63,9 +63,9 @@ func LoggedFingerprint(s *store.Store, result uint64) uint32 {
 	return sum
 }
 
-// Lookup reads the state on which a transaction depends, at one LSN. p is the producer of the transaction, or nil.
-// If the transaction was applied before, Lookup returns the earlier result as prior and ignores the targets
-// (INV-10). Otherwise it sets the fields of the targets. retry is the retry flag of the request.
+// Lookup reads the state on which a transaction depends, at one LSN. p is the producer of the transaction, or nil. If
+// the transaction was applied or rejected before and the result is retained, Lookup returns that result as prior and
+// ignores the targets (INV-10). Otherwise it sets the fields of the targets. retry is the retry flag of the request.
 //
 // The error is ErrClosed, ErrFailed, or the txn.Code with which the transaction would be rejected regardless of its
 // content. Lookup allocates only the prior result.

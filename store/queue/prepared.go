@@ -26,7 +26,7 @@ type preparedSet struct {
 	gone  [][]byte    // keys in the tree that are no longer needed
 }
 
-// hold is the space that prepared transactions reserve in one queue.
+// hold is the space that prepared transactions reserve in one queue, and the number of their operations on it.
 type hold struct {
 	messages, bytes uint64 // to be published
 	ops             int    // operations on the queue

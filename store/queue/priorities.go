@@ -17,7 +17,7 @@ const PriorityLevels = txn.MaxPriority + 1
 // bitmap of each lane that occurs in the chunk. Bits of dead messages are undefined.
 //
 // A chunk with one lane requires about 100 bytes. A chunk with several lanes requires 512 bytes more per lane, at most
-// 1.25 bytes per message.
+// 1.25 bytes per sequence.
 type priorityIndex struct {
 	chunks map[uint64]*priorityChunk
 	// byPriority contains, for each lane, the sorted list of its chunks. A lookup takes O(log n).

@@ -87,8 +87,8 @@ type Status struct {
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is the LSN of a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
-	// Index is the error if data other than messages is corrupt; otherwise nil. Such corruption can be repaired only
-	// with a copy of the other node's store.
+	// Index is the error if data other than messages is corrupt; otherwise nil. The store must then be replaced, by a
+	// copy of the other node's store or by a backup.
 	Index error
 }
 
@@ -275,8 +275,8 @@ func (r *Repairer) Survives(err error) bool {
 	return true
 }
 
-// Index returns an error if the store must be replaced by a copy of the other node's store, because data other than
-// messages is corrupt. Otherwise it returns nil.
+// Index returns an error if data other than messages is corrupt, so that the store must be replaced (Status.Index).
+// Otherwise it returns nil.
 func (r *Repairer) Index() error {
 	if err := r.index.Load(); err != nil {
 		return *err

@@ -79,7 +79,8 @@ type Engine interface {
 	// Pin pins the last durable checkpoint. If the store is closed or replaced by a snapshot, the file is closed despite
 	// the pin.
 	Pin() (*page.File, *page.Pin, error)
-	// Live returns the current liveness of messages; while Apply is paused, this is the liveness in the last checkpoint.
+	// Live returns the current liveness of messages. After a checkpoint that was written while Apply is paused, this is
+	// the liveness in that checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
 	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. During

@@ -157,7 +157,7 @@ func (b *Builder) DeleteTemporary(queue, grace uint64) {
 const deleteTemporary = 2
 
 // Purge adds an operation that acknowledges all messages for a subscription. If sub is 0, it acknowledges them for all
-// subscriptions, and ends their retention.
+// subscriptions, and ends the retention of all messages.
 func (b *Builder) Purge(queue uint64, sub uint32) {
 	b.onSub(OpPurge, queue, sub)
 }

@@ -37,9 +37,9 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 // Fingerprint returns sum, a checksum of a client's request, extended by the operation. sum is 0 for the first
 // operation of a transaction. For a publish, the checksum covers the messages without their times, which differ
 // between attempts. For an OpPrepare, it covers the xid and the prepared operations; for an OpAccess, the checksum of
-// the request; and for an OpSwapMeta, the key. For other operations, it covers Name, Raw, the options and Target, but
-// not numbers such as Queue, Sub, Sequence and Number. It excludes additions of the active (OpForward, OpOwn,
-// Config.ExactBytes). table must be the table of crc32.Castagnoli.
+// the request; and for an OpSwapMeta, the key. For other operations, it covers Name, Raw, Target, Start, IfEmpty,
+// Temporary, and the changed configuration. It covers no other fields, such as Queue, Sub, Sequence and Number. It
+// excludes additions of the active (OpForward, OpOwn, Config.ExactBytes). table must be the table of crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }

@@ -121,7 +121,7 @@ type SiteAction uint8
 const (
 	// SiteStart makes a pair without a lineage the primary of a new lineage, with epoch 1.
 	SiteStart SiteAction = 1
-	// SiteStop makes the primary reject transactions.
+	// SiteStop makes the primary reject all transactions except for an OpSite.
 	SiteStop SiteAction = 2
 	// SiteResume makes a stopped pair the primary again, with the same epoch.
 	SiteResume SiteAction = 3
