@@ -87,8 +87,7 @@ type idReads struct {
 	collected []*idGeneration // generations with written entries
 }
 
-// ReadIDs sets the function that reads a key of the last published checkpoint. Apply calls it for queues with a
-// DedupWindow.
+// ReadIDs sets the function that reads a key from the published tree. Apply calls it for queues with a DedupWindow.
 func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error)) { s.ids.get = get }
 
 // Deduplicates reports whether any queue has message IDs, or had some since the state was created or loaded.

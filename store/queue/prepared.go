@@ -55,7 +55,8 @@ func (p *Prepared) TimeMS() int64 { return p.timeMS }
 // Messages returns the number of messages that the transaction publishes on commit, without forwards.
 func (p *Prepared) Messages() uint64 { return p.messages }
 
-// Acks returns the number of messages that the transaction acknowledges on commit, once per subscription.
+// Acks returns the number of messages that the transaction reserves, to acknowledge them on commit, once per
+// subscription.
 func (p *Prepared) Acks() uint64 { return p.acks }
 
 // Bytes returns the number of payload bytes retained for the transaction.

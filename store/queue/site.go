@@ -22,7 +22,8 @@ const (
 	SiteNone SiteRole = 0
 	// SitePrimary is the role of the pair that accepts transactions of clients, which the replicas apply.
 	SitePrimary SiteRole = 1
-	// SiteReplica is the role of a pair that applies only the transactions of the primary and changes of its own role.
+	// SiteReplica is the role of a pair that applies only the transactions of the primary, and an OpSite that changes its
+	// role.
 	SiteReplica SiteRole = 2
 	// SiteStopped is the role of a stopped primary. It rejects all transactions except for changes of its role: it can be
 	// resumed or promoted, or become a replica.
