@@ -66,7 +66,8 @@ func end(s *store.Store, id uint64) (uint64, error) {
 	return next, nil
 }
 
-// searchTime implements FirstSince. read returns the first message at or after a sequence.
+// searchTime implements FirstSince. end returns the next sequence of the queue, and read the first message at or after
+// a sequence.
 func searchTime(
 	from uint64, end func() (uint64, error), read func(from uint64) (seq uint64, ms int64, ok bool, err error),
 	sinceMS int64,

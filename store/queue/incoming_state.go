@@ -34,7 +34,7 @@ func rankOf(key []byte) int {
 	return strings.IndexByte(stateKinds, key[0])
 }
 
-// afterKey reports whether key follows the key before, which may be empty.
+// afterKey reports whether key follows before in the order of the transfer. before may be empty.
 func afterKey(key, before []byte) bool {
 	rank, previous := rankOf(key), rankOf(before)
 	return rank > previous || rank == previous && rank >= 0 && bytes.Compare(key, before) > 0

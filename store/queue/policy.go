@@ -95,7 +95,7 @@ func (q *Queue) Own() (c txn.Config, fields txn.ConfigMask) {
 // Sources contains the patterns of the policies that set defaults and limits of a queue; "" for none.
 type Sources struct {
 	Defaults, Limits string
-	// Limited contains the fields with a value that the limits have changed.
+	// Limited contains the fields that the limits have changed.
 	Limited txn.ConfigMask
 }
 

@@ -325,8 +325,8 @@ func (s *State) releasePrepared(p *Prepared) {
 	ps.dirty = slices.DeleteFunc(ps.dirty, func(d *Prepared) bool { return d == p })
 }
 
-// commitPrepared applies a prepared transaction. It sets the publish time of the messages to the commit time, so that a
-// queue remains ordered by publish time.
+// commitPrepared applies a prepared transaction. It sets the publish time of the messages to the commit time, to keep
+// queues ordered by publish time.
 func (s *State) commitPrepared(p *Prepared, timeMS int64, r *txn.OpResult) {
 	var inner txn.Reader
 	if err := txn.Inner(&inner, txn.WithTimestamp(p.payload, timeMS)); err != nil {

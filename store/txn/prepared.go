@@ -17,11 +17,11 @@ type Decider uint8
 
 // Deciders, as stored.
 const (
-	// ByCoordinator is the transaction coordinator, a client.
+	// ByCoordinator means that the transaction coordinator, a client, decided.
 	ByCoordinator Decider = 0
-	// ByOperator is an operator, independently of the transaction coordinator.
+	// ByOperator means that an operator decided, independently of the transaction coordinator.
 	ByOperator Decider = 1
-	// ByTimeout is the active, after the timeout for prepared transactions.
+	// ByTimeout means that the active rolled the transaction back after the timeout for prepared transactions.
 	ByTimeout Decider = 2
 )
 
@@ -124,7 +124,7 @@ func (o *Op) decodePrepared(d *decoder) {
 }
 
 // Inner resets r to the payload of a prepared transaction, or of a transaction to prepare. It verifies that the
-// transaction can be prepared, but does not verify the messages. The errors wrap a Code.
+// transaction contains only operations that can be prepared, but does not verify the messages. The errors wrap a Code.
 func Inner(r *Reader, payload []byte) error {
 	if err := r.Reset(payload); err != nil {
 		return err
