@@ -93,8 +93,8 @@ func (s *State) ReadIDs(get func(key []byte) (value []byte, ok bool, err error))
 // Deduplicates reports whether any queue has message IDs, or had some since the state was created or loaded.
 func (s *State) Deduplicates() bool { return s.ids.used }
 
-// ReadError returns the error of the function set by ReadIDs during the last Apply. If it is not nil, Apply changed
-// nothing.
+// ReadError returns the error of reading message IDs from the tree during the last Apply. If it is not nil, Apply
+// changed nothing.
 func (s *State) ReadError() error { return s.ids.err }
 
 // MessageIDs returns the number of message IDs that the queue retains, and the number of duplicates that it has

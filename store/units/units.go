@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package units formats counts, sizes, rates and ages as readable text.
+// Package units formats counts, sizes, rates and ages as readable text, and converts days in durations.
 package units
 
 import (
