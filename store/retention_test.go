@@ -108,3 +108,39 @@ func TestFirstSince(t *testing.T) {
 	_, _, _, err := query.FirstSince(t.Context(), s.s, 7, 1, 0)
 	require.ErrorIs(t, err, store.ErrNoQueue)
 }
+
+// A retention that is removed and set again between two checkpoints survives a restart.
+func TestRetentionSetAgainBetweenCheckpoints(t *testing.T) {
+	mem := memfs.New()
+	o := options(mem)
+	s := openNode(t, o)
+	retained := txn.Config{RetentionMessages: 100}
+	publish := func() {
+		s.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			for i := range 200 {
+				b.Message(int64(i), nil, []byte("body"))
+			}
+			b.EndPublish()
+		})
+	}
+	checkpoint := func() {
+		_, err := s.s.Checkpoint(t.Context())
+		require.NoError(t, err)
+	}
+	s.commit(func(b *txn.Builder) { b.CreateQueue("log", retained, "a") })
+	publish()
+	s.commit(func(b *txn.Builder) { b.Ack(1, 1, txn.Range{First: 1, Last: 150}) })
+	s.commit(func(b *txn.Builder) { b.Trim(1, 70, &retained) })
+	checkpoint()
+	s.commit(func(b *txn.Builder) { b.AlterQueue(1, txn.Config{}, txn.Retention) })
+	s.commit(func(b *txn.Builder) { b.AlterQueue(1, retained, txn.Retention) })
+	checkpoint()
+	digest, err := digestOf(t.Context(), s.s)
+	require.NoError(t, err)
+	require.NoError(t, s.s.Close())
+	s = openNode(t, o)
+	again, err := digestOf(t.Context(), s.s)
+	require.NoError(t, err)
+	require.Equal(t, digest, again)
+}

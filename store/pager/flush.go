@@ -199,13 +199,13 @@ func (w *extentWriter) flush() error {
 // referenced.
 func (p *Pager) editTree(edit *tree.Edit, b *queue.Batch) ([]page.Extent, error) {
 	var freed []page.Extent
-	for _, kv := range b.Puts {
-		if err := edit.Put(kv.Key, kv.Value); err != nil {
+	for _, key := range b.Deletes {
+		if _, err := edit.Delete(key); err != nil {
 			return nil, fmt.Errorf("write the tree: %w", err)
 		}
 	}
-	for _, key := range b.Deletes {
-		if _, err := edit.Delete(key); err != nil {
+	for _, kv := range b.Puts {
+		if err := edit.Put(kv.Key, kv.Value); err != nil {
 			return nil, fmt.Errorf("write the tree: %w", err)
 		}
 	}

@@ -15,7 +15,8 @@ type Batch struct {
 	LSN uint64
 	// Everything reports whether the batch is a checkpoint.
 	Everything bool
-	// Puts are the keys to set, in ascending order. No key is also in Deletes.
+	// Puts are the keys to set after the Deletes are applied, in ascending order. A key in both was removed and created
+	// again, such as that of the retention.
 	Puts []KV
 	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte

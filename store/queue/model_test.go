@@ -36,6 +36,8 @@ type model struct {
 	prepared map[string]*modelPrepared
 	outcomes map[string]*modelOutcome
 
+	altered *modelQueue // altered again by the next transaction; may be nil
+
 	now      int64
 	schedule map[txn.Due]bool
 	dueIDs   func() []txn.Due // entries of the schedule that remove message IDs
@@ -151,6 +153,8 @@ func (m *model) producer() (p *txn.Producer, key string) {
 func (m *model) fill(b *txn.Builder, want *txn.Result) {
 	q := m.pick()
 	switch k := m.rng.IntN(100); {
+	case m.altered != nil:
+		m.configure(b, want, m.altered)
 	case q == nil, k < 3 && len(m.queues) < 8:
 		m.createQueue(b, want)
 	case k < 8:
@@ -222,10 +226,17 @@ func (q *modelQueue) createSub(name string, start txn.Start, from uint64) *model
 	return s
 }
 
+// alters is the case of configure that alters the queue.
+const alters = 6
+
 func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 	var r txn.OpResult
 	s := m.pickSub(q)
-	switch k := m.rng.IntN(20); {
+	k := m.rng.IntN(20)
+	if m.altered != nil {
+		k = alters
+	}
+	switch {
 	case k < 3:
 		b.DeleteQueue(q.id, false)
 		if m.inUse(q) {
@@ -256,10 +267,21 @@ func (m *model) configure(b *txn.Builder, want *txn.Result, q *modelQueue) {
 			return
 		}
 		delete(m.queues, q.id)
-	case k < 7:
+	case k <= alters:
 		config := m.someConfig(q.own)
 		config.MaxMessages = uint64(m.rng.IntN(4)) * 4000
 		mask := txn.ConfigMask(1 + m.rng.Uint64N(uint64(txn.AllFields)))
+		again := m.altered == nil && (q.own.Retains() || m.rng.IntN(2) == 0)
+		if m.altered != nil || again { // remove the retention and set it again, or the reverse
+			mask = txn.Retention
+			config.RetentionAge, config.RetentionBytes, config.RetentionMessages = 0, 0, 0
+			if !q.own.Retains() {
+				config.RetentionMessages = 1
+			}
+		}
+		if m.altered = nil; again {
+			m.altered = q
+		}
 		set := config.Fields() & mask
 		if m.rng.IntN(2) == 0 {
 			set |= txn.ConfigMask(m.rng.Uint64()) & mask
