@@ -115,7 +115,7 @@ func ParsePageSize(flag, text string) (uint32, error) {
 // AddFullSpeed adds the flag that disables throttling.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
-		"disable rate limits (ignores maintenance.background-share); may slow down publishers")
+		"do not pause for the clients of the node (ignores maintenance.background-share); may slow down publishers")
 }
 
 // WantsRaft parses the value of --coordinator, and reports whether it selects raft.

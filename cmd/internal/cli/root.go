@@ -30,8 +30,9 @@ func Root(env *Env, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
 		Short: "Highly available message store on two nodes",
-		Long: `Lockstep stores messages in queues on two nodes. Messages are replicated synchronously before a
-publish is acknowledged. If the active node fails, the standby takes over without losing acknowledged messages.
+		Long: `Lockstep stores messages in queues on two nodes. While both nodes are in sync, messages are stored on both
+before a publish is acknowledged. If the active node then fails, the standby takes over without losing acknowledged
+messages.
 
 Get started:
   lockstep demo     kill the active node of a demo pair (20 seconds)

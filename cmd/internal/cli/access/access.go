@@ -154,8 +154,8 @@ func grantCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Grant rights or roles to a principal or group",
 		Long: `Grant rights or roles to a principal or a group. Each combination of principal or group and queue
-pattern has one rule; grant adds to it. After the first rule, all other callers are denied. It is refused if the caller
-itself would not have the operate right, unless --lock-out is given.
+pattern has one rule; grant adds to it. After the first rule, requests that no rule allows are denied. The command is
+refused if the caller itself would not have the operate right, unless --lock-out is given.
 
 Rights on queues, which require --queue, are publish, consume, browse and manage. Rights on the pair are operate and
 audit.`,
@@ -281,7 +281,7 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
 		Long: `List all rules, roles, tokens without their secrets, and quotas with their usage. With --output json,
-rules include the caller that last changed them. This requires the operate right. To list your own rights, use
+rules include the caller that last changed them. The command requires the operate right. To list your own rights, use
 lockstep access whoami.`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
@@ -334,8 +334,8 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var groups []string
 	cmd := &cobra.Command{
 		Use: "test RIGHT [QUEUE]", Short: "Test which principals have a right",
-		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal,
---group or both, report whether a caller with that principal and these groups has it. The exit code is 0 in both cases.
+		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal, --group or
+both, report whether a caller with that principal and these groups has it; the exit code is 0 even if it does not.
 The command changes nothing and requires the operate right. The queue rights publish, consume, browse and manage require
 the queue name.`,
 		Example: `  lockstep access test publish orders.eu
@@ -414,7 +414,7 @@ func whoAmICommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Show the caller's identity and rights",
 		Long: `Show the caller's principal, how it was authenticated (certificate, token or JWT), and the rules
-that apply to it. This requires no right. Use it first when a request is denied.`,
+that apply to it. The command requires no right. Use it first when a request is denied.`,
 		Example: "  lockstep access whoami\n  lockstep access whoami --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -41,14 +41,15 @@ func FailoverCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "failover [ADDRESS]", GroupID: "operate",
 		Short: "Force failover (may lose data)",
-		Long: `Last resort. A standby that is in sync takes over automatically. A standby that was not in sync when
-the active failed does not: acknowledged messages may exist only on the lost node, and the standby waits for it. If
-the lost node or its disk can be recovered, recover it instead.
+		Long: `Last resort. A standby that is in sync takes over automatically, unless the pair is paused (lockstep resume).
+A standby that was not in sync when the active failed does not: acknowledged messages may exist only on the lost node,
+and the standby waits for it. If the lost node or its disk can be recovered, recover it instead.
 
 Otherwise, this command makes the node at ADDRESS active (default: the node in --addr that responds). Messages that
-are missing on this node are lost; the command first reports the range, as far as the node knows it. The node refuses
-while the other node responds to it. MAKE SURE THAT THE OTHER NODE DOES NOT RUN: an active that is partitioned only
-from the coordinator and this node keeps serving clients, and their messages are lost as well.
+are missing on this node are lost; the command first reports their range, as far as the node knows it. The node refuses
+the command if it is in sync, or if the other node responds to it or keeps its lease. MAKE SURE THAT THE OTHER NODE DOES
+NOT RUN: an active that is partitioned only from the coordinator and this node can still serve clients, and their
+messages are lost as well.
 
 If the lost node returns later, it follows the new active. Its records that the new active does not have are kept
 in a file cut-*.seg in its data directory. The path is logged; to read the file, use lockstep store dump-log.

@@ -38,10 +38,11 @@ is repaired from the other one. Messages that are corrupt on both nodes are lost
 consumers skip them, and lockstep queue drop-corrupt discards them.
 
 The standby must be in sync. A standalone node has no other node to compare with, and only lists its corrupt messages.
---timeout does not apply to --deep.
+Without --deep, the time limit is --timeout, but at least 15 seconds; with --deep, there is no time limit.
 
-With --site, the active nodes of two sites are compared at the same transaction, and --addr can contain nodes of
-either site. The primary is not paused. The replica stops applying its log for one round trip between the sites.
+With --site, only the digests of the active nodes of two sites are compared, at the same transaction, and --addr can
+contain nodes of either site. The primary is not paused. The replica stops applying its log for one round trip between
+the sites.
 
 The exit code is 1 if the nodes or sites differ, if messages or an index cannot be read, or if the comparison fails.`,
 		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --site\n" +

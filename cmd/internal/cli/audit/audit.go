@@ -27,8 +27,9 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "audit", GroupID: "operate",
 		Short: "Show administrative calls and denied requests",
 		Long: `Each node records administrative calls and denied requests, with the caller, its address, the method
-and the result. Records contain no message bodies, properties or secrets. They are written to the file in the
-setting audit.file of the node, or to its log.`,
+and the result. Denied requests that are repeated within ten seconds are counted in one record. Records contain no
+message bodies, properties or secrets. They are written to the file in the setting audit.file of the node, or to its
+log.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -43,10 +44,10 @@ func tailCommand(env *cli.Env) *cobra.Command {
 		Use: "tail", Short: "Show recent records of both nodes",
 		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
 A node keeps the last 1,000 records in memory, and reads them from audit.file, if set, after a restart. With
---follow, also print new records until Ctrl-C, in the order of their arrival. If a node does not respond, its records
-are missing, and the exit code is 1.
+--follow, also print new records until Ctrl-C, or until no node responds, in the order of their arrival. If a node does
+not respond, its records are missing, and the exit code is 1.
 
-If access rules exist, this requires the audit right.`,
+The command requires the audit right.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
 			"  lockstep audit tail --principal 'ci-*' --method DeleteQueue",
 		Args: cobra.NoArgs,

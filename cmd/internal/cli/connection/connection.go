@@ -29,7 +29,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "connection", Aliases: []string{"connections"}, GroupID: "operate",
 		Short: "List and close client connections",
 		Long: `List the client connections of the nodes with their principal, queues and throughput, and close a
-connection. If access rules exist, this requires the operate right.`,
+connection. The commands require the operate right.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -24,14 +24,13 @@ groups that the pair has are still created on it.
 With --move, the command also moves all queues of the pair to the other open pairs, or to those in --to. It prints a
 plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Each queue moves together with its
 dead-letter queues, its forward targets and its placement group, to a pair that its placement rule permits and that
-keeps 10 % of its space free. Each pair receives one move at a time. If queues cannot be moved, the command lists them
-with the reasons, and the exit code is 1. After an interruption, run the command again.
+keeps 10 % of its space free. Each pair receives one move at a time. After an interruption, run the command again.
 
-With --wait, the command returns when the pair has no queues. Together with --move, it tries again to move the remaining
-queues until then.
+If queues cannot be moved, the command lists them with the reasons, and the exit code is 1. With --wait, the command
+returns when the pair has no queues. Together with --move, it tries again to move the remaining queues until then.
 
-To remove a pair from the fleet, drain it, and run lockstep fleet leave. lockstep fleet undrain reverts the command, but
-moves no queues back.`,
+To remove a pair from the fleet, drain it, and run lockstep fleet leave. lockstep fleet undrain permits new queues on
+the pair again, but moves no queues back.`,
 		Example: `  lockstep fleet drain b
   lockstep fleet drain b --move --wait --yes
   lockstep fleet drain b --move --to a,c --dry-run
@@ -61,8 +60,8 @@ moves no queues back.`,
 func undrainCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "undrain PAIR", Short: "Create new queues on a drained pair again",
-		Long: `Create new queues on the pair again, after lockstep fleet drain. Queues that were created on other pairs in
-the meantime remain there.`,
+		Long: `Create new queues on the pair again, after lockstep fleet drain. Queues that were moved to other pairs, or
+created there, in the meantime remain there.`,
 		Example: "  lockstep fleet undrain b\n  lockstep fleet undrain b --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    setState(env, pb.PairState_PAIR_STATE_OPEN),

@@ -28,13 +28,14 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "move [QUEUE...]", Short: "Move queues to another pair",
 		Long: `Move queues to another pair while clients use them: either the given queues, or those of a placement group. All
-queues must belong to one pair. Dead-letter queues and forward targets of the queues must be moved with them. Policies,
-access rules and schedules are not moved.
+queues must belong to one pair. Queues that refer to each other (dead-letter queues, forwards) must be moved together.
+The dead-letter queue of a policy cannot be moved. Policies, access rules, quotas and schedules are not moved.
 
-The pair in --to copies the messages while the other pair serves the queues. Then neither pair serves them for a short
+The target pair copies the messages while the source pair serves the queues. Then neither pair serves them for a short
 time, and clients wait. The command returns when the move has begun; with --wait, when it has ended: the exit code is
-then 1 if the queues were not moved. --cancel cancels a move, unless the pair in --to has already taken over the queues.
-lockstep fleet moves shows the progress.`,
+then 1 if the queues were not moved. lockstep fleet moves shows the progress.
+
+--cancel cancels a move, unless the target pair has already taken over the queues.`,
 		Example: `  lockstep fleet move orders invoices --to b --wait
   lockstep fleet move --group customer-7 --to b
   lockstep fleet move --cancel 48`,
@@ -53,7 +54,7 @@ lockstep fleet moves shows the progress.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&o.to, "to", "", "name of the pair to which the queues are moved")
-	f.StringVar(&o.group, "group", "", "placement group: all of its queues are moved")
+	f.StringVar(&o.group, "group", "", "placement group, of which all queues are moved")
 	f.BoolVar(&o.wait, "wait", false, "wait until the move has ended, regardless of --timeout")
 	f.Uint64Var(&o.cancel, "cancel", 0, "epoch of a move to cancel, from lockstep fleet moves")
 	cmd.MarkFlagsMutuallyExclusive("cancel", "to")

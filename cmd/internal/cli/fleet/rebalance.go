@@ -28,14 +28,16 @@ func rebalanceCommand(env *cli.Env) *cobra.Command {
 	var f rebalanceFlags
 	cmd := &cobra.Command{
 		Use: "rebalance", Short: "Move queues from loaded to other pairs",
-		Long: `Move queues between the open pairs, so that their loads differ by at most --threshold percentage points. The
-load of a pair has two parts: the used fraction of its space, and its share of the messages that are published in the
-fleet. Publish rates are ignored if the fleet publishes less than 1,000 messages per second.
+		Long: `Move queues between the open and live pairs, until their loads differ by at most --threshold percentage points
+or no move reduces the difference. The load of a pair has two parts, which are compared separately: the used fraction
+of its space, and its share of the messages that are published in the fleet. Publish rates are ignored if the fleet
+publishes less than 1,000 messages per second.
 
 The command prints a plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Queues move as
 in lockstep fleet move, together with their dead-letter queues, forward targets and placement groups. No queue moves to
 a pair that its placement rule forbids, that is draining or not live, or that would have less than 10 % of its space
-free. Queues that cannot be moved remain on their pair. Each pair receives one move at a time.
+free. The dead-letter queue of a policy, and queues that a prepared transaction uses, are not moved. Each pair receives
+one move at a time.
 
 After an interruption, run the command again: it computes a new plan, in which the queues of moves in progress are
 counted on their target pair. The exit code is 1 if queues of the plan were not moved.`,

@@ -28,11 +28,12 @@ func statusCommand(env *cli.Env) *cobra.Command {
 		Long: `Show the state of the directory, the registered pairs and the placement rules, from the copy of the directory
 of one node in --addr.
 
-A pair that is not live has no active node, or does not reach etcd; no new queues are created on it. Free is the free
-space of the pair, which is its weight for new queues.
+A pair that is not live has no active node that reaches etcd; no new queues are created on it. Free is the free space
+of the pair, which is its weight for new queues.
 
-The exit code is 1 if no queues can be created, if a pair is not live, if a pair in --addr has left the fleet, cannot
-update the directory or has queues that other pairs own, or if a value in etcd is malformed.`,
+The exit code is 1 if the command reports a problem: no queues can be created, a pair is not live, a pair in --addr is
+not a member of the fleet, cannot update the directory or has queues that other pairs own, or a value in etcd is
+malformed.`,
 		Example: "  lockstep fleet status\n  lockstep fleet status --output json | jq '.pairs[] | {name, queues}'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -254,7 +255,7 @@ func pairsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "pairs", Short: "List the pairs with load and labels",
 		Long: `List the registered pairs with their load, labels and permanent identities, from the copy of the directory
-of one node in --addr. The load is updated every 5 seconds; it is missing for a pair that is not live.`,
+of one node in --addr. A pair updates its load every 5 seconds; the load of a pair that is not live is missing.`,
 		Example: "  lockstep fleet pairs\n  lockstep fleet pairs --output json | jq .labels",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -122,11 +122,11 @@ func putCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a job",
 		Long: `Create a job, or replace the job with that name and keep its history. The schedule has the five fields
-of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly, @yearly or an
-interval such as @every 6h, in the local time of the active node.
+of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly, @yearly, or an
+interval such as @every 6h. Times are in the local time zone of the active node.
 
-scan, shrink and backup jobs work as lockstep store scan, shrink and backup. A compact job is a lockstep store compact
---rolling, which rewrites one node at a time. A verify job compares the contents of both nodes.`,
+Jobs of the kinds scan, shrink and backup work like lockstep store scan, shrink and backup. A compact job works like
+lockstep store compact --rolling, which rewrites one node at a time. A verify job works like lockstep verify --deep.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
@@ -191,7 +191,8 @@ func runCommand(env *cli.Env) *cobra.Command {
 		Long: `Run a job now, regardless of its schedule and also if it is paused, and wait until it ends. A compact job ends
 with its rolling plan (lockstep store plan --watch). If the active role moves, the run is restarted, at most twice, and
 the command waits for it. The exit code is 1 if the job failed, and 0 if the run was skipped. The command is refused if
-the job is already running. With --detach, the command does not wait for the plan of a compact job.`,
+the job is already running. With --detach, the command returns when the plan of a compact job has started; it waits for
+all other jobs.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -37,8 +37,9 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 		Long: `Print message bodies, each followed by a newline, and acknowledge each message after printing it. Messages that
 cannot be printed, because standard output is closed or full or --format fails, are not acknowledged. The command
 stops after --count messages, or after --wait without a message; with --follow, it waits for new messages until Ctrl-C.
-With --no-ack, messages stay in the queue, and are redelivered after the command ends. With --reject, each message is
-rejected: it is moved to the dead-letter queue, or discarded if the queue has none.
+With --no-ack, messages stay in the queue, and are redelivered after the command ends, or after the acknowledgement
+timeout. With --reject, each message is printed and rejected: it is moved to the dead-letter queue, or discarded if there
+is none.
 
 With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
 messages remain available to other consumers.

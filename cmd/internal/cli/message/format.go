@@ -17,8 +17,8 @@ import (
 
 const formatHelp = `is printed with a Go template (text/template) that uses the
 fields of --output json: {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex
-.body}} and {{base64 .body}} encode a value. A missing field or property is an error; {{index .properties
-"region"}} prints an empty string instead.`
+.body}} and {{base64 .body}} encode a value. A field that the message does not have is an empty string. A missing
+property or an unknown field is an error; {{index .properties "region"}} prints an empty string instead.`
 
 type formatter struct{ template *template.Template }
 

@@ -33,11 +33,12 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
-		Long: `Publish each argument as one message, or the content of each --file, or without both, each line of standard
+		Long: `Publish each argument as one message, or the content of each --file or, without both, each line of standard
 input, in order. The command returns when all messages are acknowledged, that is, stored on all in-sync nodes. If the
 pair rejects writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit
-code 1 and stores nothing, unless --timeout is given: then it tries again until that time. Exit code 3 means that the
-outcome of some messages is unknown because no node responded: the error states how many, and how to check.`,
+code 1, unless --timeout is given: then it tries again until that time. Rejected messages are not stored. Exit code 3
+means that the outcome of some messages is unknown because no node responded: the error states how many, and how to
+check.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -105,7 +106,8 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().IntVar(&f.priority, "priority", -1,
 		"priority 0 to 9: a queue with --priorities delivers higher priorities first")
 	cmd.Flags().Lookup("priority").DefValue = "4" // the default of the node; the priority is only sent if the flag is set
-	cmd.Flags().DurationVar(&m.TTL, "ttl", 0, "message time to live, such as 30s or 24h; 0: unlimited")
+	cmd.Flags().DurationVar(&m.TTL, "ttl", 0,
+		"message time to live, such as 30s or 24h; 0: only limited by the setting of the queue")
 	cmd.Flags().DurationVar(&m.Delay, "delay", 0, "delivery delay; 0: the default of the queue")
 }
 

@@ -47,8 +47,8 @@ func forwardCommand(env *cli.Env) *cobra.Command {
 		Long: `Forward new messages of a queue to another queue: all messages, or those that match --filter. Stored messages
 are not forwarded. With --move, matching messages are stored only in the other queue. The forward is part of the publish
 transaction. An existing rule for the same destination is replaced. Forwarded messages are not forwarded again, and a
-destination queue cannot forward messages itself. A queue has up to 16 forwards. While the destination is full and its
---overflow setting makes no space, publishes that it would receive are refused.
+destination queue cannot forward messages itself. A queue has up to 16 forwards. Publishes that the destination would
+receive are refused while publishing to it is paused, or while it is full and its --overflow setting makes no space.
 
 The command replaces the whole list of forwards: do not run two of them concurrently for the same queue.`,
 		Example: `  lockstep queue forward orders --to audit

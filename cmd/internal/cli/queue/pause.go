@@ -69,9 +69,9 @@ func pauseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
 		Long: `Pause publishing to a queue, delivery from it, or both (default). The pause survives failovers and restarts,
-until lockstep queue resume. While publishing is paused, publishes fail; dead letters are still moved to the queue.
-While delivery is paused, consumers stay connected and receive no messages, but can acknowledge those that they have
-received.`,
+until lockstep queue resume. While publishing is paused, publishes to the queue fail, as do publishes that would be
+forwarded to it; dead letters and moved messages are still stored. While delivery is paused, consumers stay connected
+and receive no messages, but can acknowledge those that they have received.`,
 		Example: `  lockstep queue pause orders --reason "database maintenance"
   lockstep queue pause orders --deliver
   lockstep queue pause orders --publish`,

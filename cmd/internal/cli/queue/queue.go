@@ -131,8 +131,9 @@ func createCommand(env *cli.Env) *cobra.Command {
 		Long: `Create a queue. Without --subscription and --topic, it has one subscription, named "default". Options that are
 not given get the defaults of a matching policy (lockstep policy), or else their default values.
 
-With --partitions, the messages are divided by their groups among several queues, which a fleet creates on different
-pairs. Limits apply to each partition. If the command fails, repeat it to create the missing partitions.`,
+With --partitions, messages with the same group are stored in the same of several queues, the partitions, which a fleet
+distributes over its pairs. Limits apply to each partition. If the command fails, repeat it to create the missing
+partitions.`,
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
@@ -171,7 +172,7 @@ pairs. Limits apply to each partition. If the command fails, repeat it to create
 		"succeed if the queue already exists; its configuration is not changed")
 	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
-		"create the queue at the pair of the other queues of this group, in a fleet (default: text between { and } in NAME)")
+		"in a fleet: create the queue on the pair of the other queues of this group (default: text between { and } in NAME)")
 	return cmd
 }
 
@@ -182,8 +183,8 @@ func showCommand(env *cli.Env) *cobra.Command {
 		Use: "show [NAME]", Short: "Show a queue with its subscriptions",
 		Long: `Show the size and configuration of a queue, the backlog, messages in flight and number of consumers of
 each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and age over
-the last hour (--since) instead, of the queue or, without NAME, of all queues together. The pair keeps the history of
-the 100 busiest queues for 24 hours, in memory.`,
+the last hour (--since) instead, of the queue or, without NAME, of all queues together. The active node keeps the
+history of the 100 busiest queues for 24 hours, in memory.`,
 		Example: `  lockstep queue show orders
   lockstep queue show orders --history
   lockstep queue show --history --since 24h`,
@@ -286,9 +287,9 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
-		Long: "Delete a queue with its subscriptions and all messages. A queue that is the dead-letter queue or the " +
-			"forward target of another queue or of a policy cannot be deleted. On a terminal, the command asks for " +
-			"confirmation if the queue has messages.",
+		Long: "Delete a queue with its subscriptions and all messages. A queue cannot be deleted while another queue " +
+			"forwards to it, while it is the dead-letter queue of another queue, a subscription or a policy, or while a " +
+			"prepared transaction uses it. On a terminal, the command asks for confirmation if the queue has messages.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

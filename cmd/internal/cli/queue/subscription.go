@@ -18,9 +18,8 @@ func SubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
 		Short: "Manage subscriptions of a queue",
-		Long: `A subscription is a durable cursor on a queue: it receives all messages that match its filter,
-independently of other subscriptions. A message is stored once, and kept until all subscriptions that receive
-it have acknowledged it.`,
+		Long: `A subscription is a durable cursor on a queue: from its start position on, it receives the messages that match
+its filter, independently of other subscriptions. A message is stored once for all subscriptions.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -112,8 +111,8 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List subscriptions of one or all queues",
-		Long: `List each subscription with its backlog, messages in flight, number of consumers and filter. Without QUEUE,
-the list contains the subscriptions of all pairs of a fleet, like lockstep queue list.`,
+		Long: `List each subscription of a queue with its backlog, messages in flight, number of consumers and filter. Without
+QUEUE, list the subscriptions of all queues. In a fleet, these are the queues of all pairs, as for lockstep queue list.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -31,7 +31,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
 		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair
-stores schedules and publishes each occurrence once, even across failovers. In a fleet, a schedule is stored at the
+stores schedules, and publishes no occurrence twice, even after a failover. In a fleet, a schedule is stored at the
 pair of its queue; commands that take the name of an existing schedule look for it on the pair in --addr first,
 and then on the other pairs.`,
 		Args: cli.KnownSubcommand,
@@ -301,7 +301,7 @@ func runCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "run NAME", Short: "Publish the message of a schedule now",
 		Long: `Publish the message of a schedule now, even if the schedule is paused. The next occurrence does not
-change. The command returns when the message is acknowledged, and fails if the queue refuses it.`,
+change. The command returns when the publish is acknowledged, and fails if the queue refuses it.`,
 		Example: "  lockstep schedule run nightly",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -46,7 +46,8 @@ func backupCommand(env *cli.Env) *cobra.Command {
 		Long: `Copy a snapshot of a running node, by default of the standby, to a directory on that node, or to an S3 bucket.
 Older backups beyond the number to keep are then deleted. The name of the backup contains the time (UTC), the last
 record and the page size. A manifest contains checksums, and the checksum of each page is verified during the copy. An
-interrupted backup is never mistaken for a complete one. The S3 server is configured by the node setting backup.s3.`,
+interrupted backup is never mistaken for a complete one. The settings backup.s3.* of the node configure the S3 server.
+--rate also applies with --full-speed.`,
 		Example: `  lockstep store backup
   lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7

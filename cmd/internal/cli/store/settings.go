@@ -115,8 +115,8 @@ func settingsCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", Short: "Manage maintenance settings",
 		Long: `The pair stores maintenance settings with its messages: they are the same on both nodes, and take
-precedence over the configuration files. resize-on-startup and compact-on-startup are reset when both nodes have
-completed the operation.`,
+precedence over the configuration files. resize-on-startup and compact-on-startup are reset when all nodes of the pair
+have completed the operation.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
