@@ -35,8 +35,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
 		Short: "Export, compare and import queue definitions",
 		Long: `A definitions file (YAML) contains the queues of a pair, with their own configuration, subscriptions and
-forwards, the policies, and the schedules. It is sorted by name, omits default values, and is suitable for version
-control. It contains no messages.
+forwards, the policies, and the schedules. It is sorted by name, lists only the options that are set, and is suitable
+for version control. It contains no messages.
 
 With --fleet, the file contains the queues of all pairs of a fleet, each with the name of its pair, the placement
 rules, and the policies, access rules, roles and schedules. Those that are not equal on all pairs are listed per pair,
@@ -120,8 +120,8 @@ reset or removed. A subscription added to an existing queue starts with the next
 immutable setting, nothing is changed, and the exit code is 1.
 
 Queues and subscriptions that are not in the file are kept unless --prune is given, which deletes them, with their
-messages. --prune also deletes policies, schedules, access rules, roles and placement rules that are not in the file,
-but only if the file has a list of that kind.
+messages, except for temporary queues. --prune also deletes policies, schedules, access rules, roles and placement rules
+that are not in the file, but only if the file has a list of that kind.
 
 With --fleet, queues that are on another pair than in the file are reported, but not moved.`,
 		Example: `  lockstep definitions import queues.yaml

@@ -30,8 +30,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Check the machine and settings of a node",
 		Long: `Check for problems that would prevent a node from starting, slow it down, or later cause data loss: clock,
 filesystem, disk space, sync latency, permissions, ports, certificates, memory and other limits, kernel settings,
-etcd or the voters, the cluster record, and the other node. The command uses the settings of lockstep serve: run it
-with the same file, flags and environment, as the same user on the same machine.
+etcd with the cluster record, or the voters, and the other node. The command uses the settings of lockstep serve: run
+it with the same file, flags and environment, as the same user on the same machine.
 
 It is safe to run next to a running node: it takes no lock, does not change the node's files, writes and syncs small
 temporary files next to them, and detects ports in use by that node.
@@ -67,7 +67,8 @@ The exit code is 1 if there is a problem.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings, as for lockstep serve")
-	cmd.Flags().StringVar(&peer, "peer", "", "address of the other node, host:port; default: from the cluster record")
+	cmd.Flags().StringVar(&peer, "peer", "",
+		"address of the other node, host:port; default: with etcd, from the cluster record; otherwise, it is not checked")
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }

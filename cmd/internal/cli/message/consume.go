@@ -38,8 +38,8 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 cannot be printed, because standard output is closed or full or --format fails, are not acknowledged. The command
 stops after --count messages, or after --wait without a message; with --follow, it waits for new messages until Ctrl-C.
 With --no-ack, messages stay in the queue, and are redelivered after the command ends, or after the acknowledgement
-timeout. With --reject, each message is printed and rejected: it is moved to the dead-letter queue, or discarded if there
-is none.
+timeout. With --reject, each message is printed and rejected: it is moved to the dead-letter queue, or discarded without
+one.
 
 With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
 messages remain available to other consumers.

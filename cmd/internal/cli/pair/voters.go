@@ -199,7 +199,7 @@ two voters with empty directories (lockstep pair add).
 
 A record change that the lost voters agreed on and this voter did not receive is lost. Lost voters must never be
 started with their old directories again: both quorums could activate a node. The recovery is recorded in a file in
---dir and in the log. Without --yes, nothing is changed.`,
+--dir and in the log. Without --yes, nothing is changed, and the exit code is 1.`,
 		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "b and c destroyed" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {

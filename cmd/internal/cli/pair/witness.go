@@ -28,8 +28,8 @@ type raftFlags struct {
 func (f *raftFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.voters, "voters", nil,
 		"voter addresses, comma-separated; default: as reported by the nodes in --addr")
-	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "CA certificates of the voters; enables TLS between voters")
-	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "certificate file, valid for servers and clients")
+	cmd.Flags().StringVar(&f.ca, "raft-ca", "", "CA certificates for verifying the voters; enables TLS for this command")
+	cmd.Flags().StringVar(&f.cert, "raft-cert", "", "client certificate file, with a name that the voters accept")
 	cmd.Flags().StringVar(&f.key, "raft-key", "", "key file of the certificate")
 	cmd.MarkFlagsRequiredTogether("raft-ca", "raft-cert", "raft-key")
 }
@@ -101,8 +101,8 @@ func WitnessCommand(env *cli.Env) *cobra.Command {
 		Short: "Run the witness of a pair without etcd",
 		Long: `Run the witness of a pair with the raft coordinator (coordinator.type: raft), until SIGINT or
 SIGTERM. The two nodes and the witness store the cluster record; any two of the three can change it. The witness
-stores no messages. Run it on a third machine: the pair then survives the loss of any
-one machine.`,
+stores no messages. Run it on a third machine: the cluster record then remains available after the loss of any one
+machine.`,
 		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -147,6 +147,8 @@ one machine.`,
 	f.register(cmd)
 	_ = cmd.MarkFlagRequired("voters")
 	cmd.Flags().Lookup("voters").Usage = "addresses of all three voters, comma-separated"
+	cmd.Flags().Lookup("raft-ca").Usage = "CA certificates for verifying the other voters; enables TLS between voters"
+	cmd.Flags().Lookup("raft-cert").Usage = "certificate file, valid for servers and clients"
 	cmd.Flags().StringSliceVar(&f.names, "raft-names", nil, "accepted names (DNS, IP or URI) in the certificates of "+
 		"other voters and of operators; default: the hosts of the voters' addresses")
 	cmd.Flags().BoolVar(&insecure, "insecure", false,

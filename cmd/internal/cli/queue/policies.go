@@ -97,7 +97,7 @@ do not apply to that queue itself, nor to queues that its dead letters are moved
 	cmd.Flags().Uint32Var(&p.Priority, "priority", 0, "priority among policies that match a queue; the highest applies")
 	for _, f := range queueconfig.Fields() {
 		if slices.Contains(admin.LimitFields(), f.Name) {
-			cmd.Flags().Var(configFlag{f, &limits.config}, "limit-"+f.Flag(), "upper limit of --"+f.Flag()+"; 0: none")
+			cmd.Flags().Var(configFlag{f, &limits.config}, "limit-"+f.Flag(), "upper limit of --"+f.Flag()+"; 0: no limit")
 		}
 	}
 	return cmd

@@ -112,7 +112,7 @@ func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List subscriptions of one or all queues",
 		Long: `List each subscription of a queue with its backlog, messages in flight, number of consumers and filter. Without
-QUEUE, list the subscriptions of all queues. In a fleet, these are the queues of all pairs, as for lockstep queue list.`,
+QUEUE, list the subscriptions of all queues: in a fleet, those of all pairs, as for lockstep queue list.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -34,7 +34,7 @@ The lag is exact as of the time at which the replica last received the end of th
 the primary accepted later are not included, and a promotion loses them as well.
 
 The exit code is 1 if a site has no active node, if a site is not reachable from the other one, if the replica does not
-receive the log, or if the roles of the sites are inconsistent. Without another site, it is 0.`,
+receive the log, or if the roles of the sites are inconsistent. The lack of another site is not a problem.`,
 		Example: "  lockstep site status\n  lockstep site status --output json | jq '.replication.lag_seconds'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -36,8 +36,8 @@ The primary first waits until the replica is connected and lacks at most 1 MiB o
 within --timeout, the switch is rolled back. If the other site stops responding during the switch, the exit code is 3,
 and the primary accepts no writes until the other site responds again (lockstep site status).
 
-The nodes in --addr can belong to either site. If the site is already the primary, the command succeeds without a
-change.`,
+The nodes in --addr can belong to either site. If the site in --to is already the primary, the command succeeds without
+a change.`,
 		Example: "  lockstep site switch --to west\n  lockstep site switch --to west --timeout 30s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -23,10 +23,12 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", GroupID: "operate",
 		Short: "Show the status of both nodes",
-		Long: `Show the role, log positions, and queue and message counts of each node, conditions with the recommended
-actions, and the cluster record. Nodes that do not respond within 2 seconds, or --timeout if given, are listed as well.
-The exit code is 1 if no node responds. With --watch, the status is updated until Ctrl-C: in place with rates on a
-terminal, and printed after each change otherwise.`,
+		Long: `Show the role, log positions, and queue and message counts of each node in --addr, conditions with the
+recommended actions, and the cluster record. Nodes that do not respond within 2 seconds, or --timeout if given, are
+listed as well. The exit code is 1 if no node responds.
+
+With --watch, the status is updated until Ctrl-C: in place with rates on a terminal, and printed after each change
+otherwise. The time limit for responses is then --interval, but at least 500 ms, and the exit code is 0.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
