@@ -47,12 +47,16 @@ const long = `Benchmarks run on this machine. By default, they start a pair with
 With the flag --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing
 queues with these names are deleted, and the queues are deleted afterwards. failover always starts a pair.
 
-Except for failover, each benchmark runs several rounds; the last line is the round with the median rate. ` + Units
+Except for failover, each benchmark runs several rounds, and also prints the round with the median rate. ` + Units
 
 // Units describes the units of the results that all benchmarks share.
-const Units = `With --output json, each round is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of
-message bodies. CPU and memory are the sum of the nodes and the client; JSON includes each process. Disk is the number
-of bytes written to the disk that contains the data.`
+const Units = `With --output json, each result is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of
+message bodies. CPU and memory are the sums of all processes of the measurement, which JSON also lists; with --addr,
+they are those of the client only. Disk is the number of bytes that all programs wrote to the disk that contains the
+data; with --addr, it is not measured.`
+
+// DirUsage is the help text of --dir.
+const DirUsage = "directory for the data, which is deleted afterwards; default: the directory for temporary files"
 
 // Flags contains the values of the flags shared by benchmarks, and settings that benchmarks add.
 type Flags struct {
@@ -107,7 +111,7 @@ func (f *Flags) RegisterCommon(cmd *cobra.Command) {
 		"message size in bytes; several sizes, such as 512,15000, are measured in sequence")
 	cmd.Flags().IntVar(&f.Messages, "messages", 200_000, "messages per round")
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 3, "rounds")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", DirUsage)
 }
 
 // Params contains the parsed and validated flag values.

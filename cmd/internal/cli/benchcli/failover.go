@@ -66,7 +66,7 @@ Freeze and cut are detected after failover.timeout.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", DirUsage)
 	cmd.Flags().IntVar(&o.Times, "kills", 50, "number of faults of the kind in --fault")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 0, "time in sync before each fault")
 	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill, "fault: kill, freeze, cut or switchover")

@@ -36,8 +36,8 @@ func DevCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a local pair for development",
-		Long: `Run etcd (or a witness) and two nodes on this machine until Ctrl-C. Neither etcd nor other software must be
-installed. Data is kept in --dir, and the next start continues with it. A killed node is restarted after
+		Long: `Run etcd (or a witness) and two nodes on this machine until Ctrl-C. Neither etcd nor other software needs to
+be installed. Data is kept in --dir, and the next start continues with it. A killed node is restarted after
 --restart-after. Connections are not encrypted.
 
 With --site, a second pair runs at another site: the pair in --dir is the site east, and the one in the subdirectory

@@ -24,9 +24,9 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 		Use:   "resize",
 		Short: "Resize pages under load and kill the active",
 		Long: `Start etcd and two nodes with pages of 2 KiB, fill queues with messages of many sizes, scan, and
-resize the page files one at a time while messages are published and consumed. During the rewrite of the
-standby, the active is killed with SIGKILL: the standby discards the rewrite and takes over. The killed node is
-restarted, and the pair continues the plan automatically.
+resize the page files one at a time while messages are published and consumed. During the rewrite of the standby, the
+active is killed with SIGKILL, unless --no-kill is given: the standby discards the rewrite and takes over. The killed
+node is restarted, and the pair continues the plan automatically.
 
 The exit code is 0 only if no message was lost or duplicated, both stores are identical and have the new page size,
 and each message was acknowledged by two nodes, except from the kill until the killed node was in sync again.`,

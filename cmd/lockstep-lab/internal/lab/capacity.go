@@ -71,6 +71,7 @@ machine. The lock wait per message then shows contention, and another table list
 	}
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "1000000", "rounds": "1"})
+	cmd.Flags().Lookup("messages").Usage = "messages to publish, and then to consume, per round"
 	cmd.Flags().IntVar(&f.Queues, "queues", 5,
 		"number of queues for publishing, and of concurrent producers and consumers")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 30*time.Second,

@@ -154,7 +154,15 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	f.RegisterCommon(cmd)
 	f.register(cmd, env)
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "2000000"})
-	cmd.Flags().Lookup("messages").Usage = "chronicle: messages per burst"
+	for name, text := range map[string]string{
+		"messages":   "chronicle: messages per burst",
+		"pair":       "nats: compare with a pair (default)",
+		"standalone": "nats: compare with a standalone node",
+		"page-size":  "page size of the nodes or of the embedded store",
+		"memory":     "memory budget of a node; the embedded store uses half of it",
+	} {
+		cmd.Flags().Lookup(name).Usage = text
+	}
 	cmd.Flags().StringSliceVar(&f.syncs, "sync", []string{"off"},
 		"sync modes to measure on both sides: off, always")
 	cmd.Flags().StringVar(&peer, "peer", measure.PeerNATS, "peer: nats or chronicle")

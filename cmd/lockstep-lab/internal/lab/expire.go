@@ -63,6 +63,7 @@ active node writes the checkpoints.`,
 	}
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "1000000", "rounds": "1"})
+	cmd.Flags().Lookup("messages").Usage = "messages that expire per round"
 	_ = cmd.Flags().MarkHidden("queues")
 	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message in bytes")
 	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,

@@ -56,6 +56,7 @@ first level.`,
 	}
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "size": "100", "messages": "200000", "rounds": "1"})
+	describeStore(cmd, "messages to publish per slice")
 	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000",
 		"stored messages before the measurement")
 	cmd.Flags().IntVar(&o.Acks, "acks", 20_000,

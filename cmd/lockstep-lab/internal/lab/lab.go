@@ -26,7 +26,7 @@ const rootLong = `Benchmarks run on this machine. Those of a pair start it with 
 With the flag --addr, publish, consume, mixed, fanout, expire and search use running nodes, and queues named bench-0,
 bench-1 and so on. Existing queues with these names are deleted, and the queues are deleted afterwards.
 
-Most benchmarks run several rounds, and also print the round with the median rate or ratio. ` + benchcli.Units
+Most benchmarks run several rounds, and also print the round with the median rate, ratio or pause. ` + benchcli.Units
 
 // Root returns the command lockstep-lab with all benchmarks.
 func Root(env *cli.Env) *cobra.Command {

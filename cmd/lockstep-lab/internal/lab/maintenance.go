@@ -77,7 +77,7 @@ standby affects publishers less.`,
 		},
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
-	cmd.Flags().StringVar(&f.Dir, "dir", "", "data directory; default: a temporary one")
+	cmd.Flags().StringVar(&f.Dir, "dir", "", benchcli.DirUsage)
 	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of the nodes")
 	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of the nodes")
 	cmd.Flags().StringVar(&resizeTo, "resize-to", "8KiB",

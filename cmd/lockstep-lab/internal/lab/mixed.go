@@ -53,7 +53,7 @@ messages. With a backlog larger than the memory budget (--memory), consumers rea
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 560, "number of concurrent consumers")
 	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 100, "messages in flight per consumer")
-	cmd.Flags().IntVar(&o.Backlog, "backlog", 0, "messages in all queues at the start")
+	cmd.Flags().IntVar(&o.Backlog, "backlog", 0, "total number of messages in the queues at the start")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing and consuming time")
 	return cmd
 }

@@ -26,8 +26,9 @@ queue to the other pair, after a quiet period.
 The pause is the longest time from the call of a publish to its acknowledgement, from the fence on. The fenced time is
 the time from the fence to the take, as reported by the target. MB/s is the size of the copied messages in the time
 until the fence. The p99 of the publishers until the fence is compared with that of the quiet period; if a message is
-delayed by the previous one, its latency includes the delay. The last line has the medians of all rounds, and the
-longest pauses.
+delayed by the previous one, its latency includes the delay. The last line is the round with the median pause, in which
+the fenced time, MB/s and the ratio are replaced by their medians. It also has the longest pause and fenced time of all
+rounds.
 
 All nodes, the coordinator and the publishers share this machine and its disk.`,
 		Example: `  lockstep-lab move
@@ -62,6 +63,7 @@ All nodes, the coordinator and the publishers share this machine and its disk.`,
 	benchcli.SetDefaults(cmd, map[string]string{
 		"messages": "1000000", "size": "1024", "rounds": "5", "memory": "256MiB",
 	})
+	cmd.Flags().Lookup("messages").Usage = "messages in the queue before the first move"
 	cmd.Flags().IntVar(&o.PerSecond, "rate", 500, "total messages published per second during the measurement")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 1,
 		"number of publishers; each waits for its acknowledgements")

@@ -47,6 +47,7 @@ number of messages evaluated per second; a latency is the time until the next ma
 	}
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "1000000"})
+	cmd.Flags().Lookup("messages").Usage = "messages in the queue"
 	_ = cmd.Flags().MarkHidden("queues")
 	return cmd
 }

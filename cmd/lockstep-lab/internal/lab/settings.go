@@ -107,6 +107,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 	for _, name := range []string{"messages", "queues"} {
 		_ = cmd.Flags().MarkHidden(name) // defined by the loads
 	}
+	cmd.Flags().Lookup("pair").Usage = "start a pair (default)"
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value")
 	benchcli.RateFlag(cmd, &paced)
 	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")

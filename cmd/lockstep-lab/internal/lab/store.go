@@ -62,6 +62,7 @@ empty page cache, compared with a plain read of the same file.`,
 		},
 	}
 	f.RegisterStore(cmd)
+	describeStore(cmd, "messages per burst")
 	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages per transaction")
 	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "number of bursts, each of --messages")
 	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
@@ -70,6 +71,18 @@ empty page cache, compared with a plain read of the same file.`,
 		"memory limit of this process with its page cache, such as 2GiB; empty: unlimited")
 	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store and reading from its first message")
 	return cmd
+}
+
+// describeStore replaces the help texts of shared flags that describe nodes, for a benchmark of embedded stores.
+func describeStore(cmd *cobra.Command, messages string) {
+	for name, text := range map[string]string{
+		"messages":  messages,
+		"sync":      "sync mode of the store: always, interval or off",
+		"page-size": "page size of the store",
+		"memory":    "memory budget of a node, of which the store uses half",
+	} {
+		cmd.Flags().Lookup(name).Usage = text
+	}
 }
 
 func queuesCommand(env *cli.Env) *cobra.Command {
@@ -83,9 +96,9 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 --messages round-robin to all queues, and --messages to a single queue. Finally, the time for a restart
 is measured.
 
-By default, this measures the embedded store: a transaction has --batch messages, each to another queue in the
-first case. The single queue is in its own store, and the two take turns, in --slices of --messages and a
-checkpoint. The heap per queue is reported as well. With --pair or --standalone, nodes are started, and
+By default, this measures the embedded store: a transaction has --batch messages, each to another queue if there are
+many. The single queue is in its own store, and the two stores take turns: each of --slices slices publishes --messages
+and ends with a checkpoint. The heap per queue is reported as well. With --pair or --standalone, nodes are started, and
 --publishers wait for each acknowledgement, or pipeline if --window is above 1; the single queue is measured first.`,
 		Example: `  lockstep-lab queues
   lockstep-lab queues --standalone --messages 200000
@@ -116,6 +129,11 @@ checkpoint. The heap per queue is reported as well. With --pair or --standalone,
 	f.RegisterNodes(cmd)
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "500000", "rounds": "1"})
+	describeStore(cmd, "messages for all queues, and for the single queue; embedded store: in each slice")
+	cmd.Flags().Lookup("pair").Usage = "start a pair, instead of measuring the embedded store"
+	cmd.Flags().Lookup("standalone").Usage = "start a standalone node, instead of measuring the embedded store"
+	cmd.Flags().Lookup("sync").Usage = "sync mode of the store or of the nodes: always, interval or off"
+	cmd.Flags().Lookup("page-size").Usage = "page size of the store or of the nodes"
 	cmd.Flags().IntVar(&load.Publishers, "publishers", 64,
 		"with --pair or --standalone: number of publishers, which share 5 producers")
 	cmd.Flags().IntVar(&load.Window, "window", 1,
