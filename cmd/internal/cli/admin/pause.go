@@ -27,7 +27,7 @@ resume) and the standby takes over.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, true, reason) },
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown in the status")
+	cmd.Flags().StringVar(&reason, "reason", "", "reason, shown in the status, up to 200 bytes")
 	return cmd
 }
 

@@ -20,8 +20,8 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 		Use: "restart", GroupID: "operate",
 		Short: "Restart both nodes without downtime",
 		Long: `Restart the nodes of a pair, one at a time, without downtime: the standby restarts and catches up, the
-active role is switched, and the other node restarts. Producers and consumers only notice the pause
-of a switchover. Ctrl-C cancels the restart at the next safe point.
+active role is switched, and the other node restarts. Producers and consumers only notice the pause of a switchover;
+with min-in-sync 2, writes also wait while a node restarts. Ctrl-C cancels the restart at the next safe point.
 
 For an upgrade, first replace the program on both machines (write the new file next to the old one and rename it).
 A node replaces its own process, so its supervisor is not involved. Settings are read again.

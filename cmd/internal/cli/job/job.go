@@ -126,7 +126,7 @@ of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily,
 interval such as @every 6h. Times are in the local time zone of the active node.
 
 Jobs of the kinds scan, shrink and backup work like lockstep store scan, shrink and backup. A compact job works like
-lockstep store compact --rolling, which rewrites one node at a time. A verify job works like lockstep verify --deep.`,
+lockstep store compact --rolling, which rewrites one node at a time. A verify job compares the contents of both nodes.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
