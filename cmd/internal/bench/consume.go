@@ -92,8 +92,8 @@ func Fill(ctx context.Context, c *client.Client, queues []string, o ConsumeOptio
 	return err
 }
 
-// Drain receives and acknowledges the given number of messages, waits for the confirmations, and returns the
-// latencies.
+// Drain receives and acknowledges the given number of messages, waits for the confirmations, and returns the times
+// that the consumers waited for their messages.
 func Drain(ctx context.Context, consumers []*client.Consumer, messages int) (*hdrhistogram.Histogram, error) {
 	receive, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

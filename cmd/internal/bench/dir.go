@@ -13,16 +13,16 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// DirPrefix is the name prefix of the data directories, and DirLock is the name of the lock file in them. The
-// directories contain gigabytes: they are removed even after a killed measurement, by the next one.
+// DirPrefix is the name prefix of the data directories, and DirLock is the name of the lock file in them. A directory
+// can contain gigabytes. After a killed measurement, the next one in the same parent directory removes it.
 const (
 	DirPrefix = "lockstep-bench-"
 	DirLock   = "in-use" // held by the measuring process; the kernel releases it when the process dies
 )
 
 // NewDir creates a data directory in the given directory, or in the temporary directory if given is empty. remove
-// removes the data directory. NewDir also removes data directories that killed measurements left in the same parent
-// directory.
+// removes the data directory; until it is called, SIGPIPE does not terminate the process. NewDir also removes data
+// directories that killed measurements left in the same parent directory.
 func NewDir(given string) (dir string, remove func(), err error) {
 	base := given
 	if base == "" {

@@ -78,7 +78,7 @@ func (p *publisher) take() []ack {
 }
 
 // next waits for an acknowledgement that is later than the given time and is sent by a node other than the excluded
-// one. It returns the time of the acknowledgement.
+// one. It returns the time of the acknowledgement, and discards all acknowledgements recorded so far.
 func (p *publisher) next(ctx context.Context, after time.Time, excluded string) (time.Time, error) {
 	for {
 		for _, a := range p.take() {

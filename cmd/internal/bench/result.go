@@ -54,7 +54,8 @@ type Result struct {
 	CPURatio float64 `json:"cpu_ratio,omitempty"`
 	Comment  string  `json:"note,omitempty"`
 
-	// ReadBytes and WrittenBytes are file bytes of this process, including the page cache.
+	// ReadBytes and WrittenBytes are the bytes per message that this process read from and wrote to files, including
+	// reads from the page cache.
 	ReadBytes    float64 `json:"file_read_bytes_per_message,omitempty"`
 	WrittenBytes float64 `json:"file_written_bytes_per_message,omitempty"`
 

@@ -46,7 +46,7 @@ func (env *Env) withOther(
 }
 
 // fleetOf returns the name of the pair of a client in its fleet, and the other pairs. Without a fleet, the name is
-// empty.
+// empty. If the other pairs cannot be read, it prints a warning with objects, the plural of the listed object.
 func (env *Env) fleetOf(ctx context.Context, objects string, c *client.Client) (own string, others []*pb.FleetPair) {
 	active, err := c.WaitActive(ctx)
 	if err != nil {

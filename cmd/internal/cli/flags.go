@@ -112,7 +112,7 @@ func ParsePageSize(flag, text string) (uint32, error) {
 	return uint32(n), nil
 }
 
-// AddFullSpeed adds the flag that disables throttling.
+// AddFullSpeed adds the flag --full-speed, which disables the pauses for clients.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
 		"do not pause for the clients of the node (ignores maintenance.background-share); may slow down publishers")

@@ -109,7 +109,7 @@ func (env *Env) WithClient(ctx context.Context, fn func(context.Context, *client
 }
 
 // WithPair is WithClient for commands that operate a pair and its nodes: the client uses the pair in --addr, which may
-// be a replica. It returns a usage error if --addr contains nodes of two pairs.
+// be a replica. It returns a usage error if --addr contains nodes of several pairs.
 func (env *Env) WithPair(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	connection, err := env.Connection()
 	if err != nil {
@@ -188,8 +188,8 @@ func WaitRates(ctx context.Context) error {
 	}
 }
 
-// WithTimeout runs fn as WithClient does, with a context that ends after --timeout. It is for commands with a single
-// request.
+// WithTimeout runs fn as WithClient does, with a context that ends after --timeout, which limits all requests of fn
+// together.
 func (env *Env) WithTimeout(ctx context.Context, fn func(context.Context, *client.Client) error) error {
 	return env.WithClient(ctx, func(ctx context.Context, c *client.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, env.Timeout)

@@ -39,7 +39,7 @@ type ChainVerdict struct {
 	// Left is the number of messages that remain in the first queue.
 	Left  uint64 `json:"left"`
 	Kills int    `json:"kills"`
-	// LostWorkers counts clients that were stopped intentionally during a transaction.
+	// LostWorkers counts the clients of workers that were stopped intentionally, at any point of their work.
 	LostWorkers int `json:"lost_workers"`
 	// DigestsEqual reports whether the digests of both nodes at the same log position are equal.
 	DigestsEqual bool      `json:"digests_equal"`
@@ -162,7 +162,7 @@ func (c *chain) publish(publishing, ctx context.Context) error {
 	return nil
 }
 
-// work runs one client after another until ctx ends, and stops each in the middle of its work.
+// work runs one client after another until ctx ends, and stops each after workerLife, at any point of its work.
 func (c *chain) work(ctx context.Context) error {
 	for ctx.Err() == nil {
 		cl, err := c.newClient(ctx)

@@ -12,7 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/test/harness/historycheck"
 )
 
-// ledger records the results of the publisher and the consumer. Times are relative to the start of the history.
+// ledger records the results of the publisher and the consumer. The fields sent and undisturbed are relative to the
+// start of the history.
 type ledger struct {
 	history *historycheck.History
 

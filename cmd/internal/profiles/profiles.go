@@ -74,8 +74,8 @@ func Path(lookup func(string) (string, bool)) string {
 	return filepath.Join(dir, "lockstep", "config.yaml")
 }
 
-// Load reads the profiles file. A missing file, or an empty path, means no profiles. Load also returns ErrFile if the
-// file contains tokens and other users may access it.
+// Load reads the profiles file. A missing file, or an empty path, means no profiles. Except on Windows, Load also
+// returns ErrFile if the file contains tokens and other users may access it.
 func Load(path string) (*File, error) {
 	f := &File{Profiles: make(map[string]Profile), path: path}
 	raw, err := os.ReadFile(path)
@@ -175,7 +175,7 @@ func CheckName(name string) error {
 	return nil
 }
 
-// Masked returns a token with all but its type prefix and last four characters masked. It masks a short token
+// Masked returns a token with all but the prefix "lsk_" and the last four characters masked. It masks a short token
 // completely.
 func Masked(token string) string {
 	const shown, least = 4, 24

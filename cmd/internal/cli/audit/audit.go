@@ -132,7 +132,7 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	return errors.Join(failed...)
 }
 
-// follow prints new records until ctx ends or no node responds.
+// follow prints the most recent records, then new ones until ctx ends or no node responds.
 func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
 	answers, err := query(ctx, env, c, req)
 	if err != nil {

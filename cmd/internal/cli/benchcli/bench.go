@@ -121,7 +121,7 @@ type Params struct {
 	PageCache        store.PageCache
 }
 
-// Parse parses and checks the flags. Errors are usage errors.
+// Parse parses and checks the flags, and sets an empty PageCache to the default. Errors are usage errors.
 func (f *Flags) Parse() (p Params, err error) {
 	for _, s := range f.Sizes {
 		n, err := strconv.Atoi(strings.TrimSpace(s))
@@ -165,8 +165,9 @@ func (f *Flags) AllSettings(p Params) map[string]string {
 	return settings
 }
 
-// WithTarget runs fn with the system under test: the nodes in --addr, or else a new pair or standalone node. WithTarget
-// stops a new pair or node after fn, and removes its data.
+// WithTarget runs fn with the system under test: the nodes in --addr if that flag is given without --pair and
+// --standalone, or else a new pair or standalone node. WithTarget stops a new pair or node after fn, and removes its
+// data.
 func WithTarget(
 	ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params, fn func(bench.Target) error,
 ) (err error) {

@@ -45,7 +45,8 @@ func secured(dir string, o *harness.Options, c *client.Options) error {
 	return nil
 }
 
-// withPlain measures two pairs alternately, one with TLS and one without, and prints a comparison.
+// withPlain measures two pairs, or two standalone nodes, alternately: one with TLS and access rules, and one without
+// both. It prints a comparison.
 func withPlain(ctx context.Context, env *cli.Env, cmd *cobra.Command, f Flags, p Params,
 	measure func(t bench.Target, sizeBytes int) (bench.Result, error),
 ) error {

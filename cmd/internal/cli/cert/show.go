@@ -34,7 +34,7 @@ type shown struct {
 	Ends   time.Time `json:"ends"`
 	Valid  bool      `json:"valid"`
 	CA     bool      `json:"authority"`
-	// Usage contains "server", "client", or both.
+	// Usage contains "server" and "client" if the certificate is valid for servers and for clients.
 	Usage  []string `json:"usage"`
 	Serial string   `json:"serial"`
 }

@@ -226,7 +226,8 @@ type existing struct {
 	queues []admin.Queue
 }
 
-// list returns the queues that start with prefix. If prefix is empty, it also returns the policies and schedules.
+// list returns the queues with names that begin with prefix. If prefix is empty, it also returns the policies and
+// schedules.
 func list(ctx context.Context, c *client.Client, prefix string) (there existing, err error) {
 	for q, err := range admin.New(c).Queues(ctx, prefix) {
 		if err != nil {
@@ -290,7 +291,7 @@ type result struct {
 	// LeftAlone contains the deletions that --prune would execute.
 	LeftAlone []step   `json:"left_alone,omitempty"`
 	Conflicts []string `json:"conflicts,omitempty"`
-	// Misplaced are queues of other pairs than those in the file.
+	// Misplaced are queues that belong to another pair than in the file.
 	Misplaced []misplaced `json:"misplaced,omitempty"`
 	Applied   int         `json:"applied"`
 }

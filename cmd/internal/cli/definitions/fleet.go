@@ -107,7 +107,7 @@ func (d *decoder) settings(key string, v *yaml.Node, s *settings) bool {
 	return true
 }
 
-// define reports the names of all objects.
+// define calls the given function with the kind and the name of each object.
 func (s *settings) define(define func(kind, name string)) {
 	for _, p := range s.policies {
 		define("policy", p.Pattern)

@@ -73,7 +73,7 @@ on. They use the etcd of pair-1 and the first free ports after --listen-b. The n
 	return cmd
 }
 
-// maxPairs limits the processes of one machine.
+// maxPairs is the maximum of --pairs.
 const maxPairs = 8
 
 // start returns the pairs to start.

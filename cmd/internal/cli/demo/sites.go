@@ -85,7 +85,8 @@ func createToken(name string) error {
 }
 
 // connectSites makes the second site the replica of the first one, unless the second site has a role from an earlier
-// start. It waits until the sites are connected, and sets the fields role and connected of both.
+// start. It waits for at most connectTimeout until the sites are connected, and sets the fields role and connected of
+// both. It does not fail if the sites are not connected by then.
 func connectSites(ctx context.Context, sites []devPair) error {
 	role, err := sites[1].readRole(ctx)
 	if err != nil {

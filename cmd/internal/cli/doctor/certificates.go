@@ -21,7 +21,7 @@ const soon = 14 * 24 * time.Hour
 type use struct {
 	name  string // prefix of the settings
 	files tlsfiles.Files
-	// host is the host in the address that clients use. If empty, it is not checked.
+	// host is the host in the address that clients and other nodes use. If empty, it is not checked.
 	host string
 	// usages are the required key usages.
 	usages []x509.ExtKeyUsage
@@ -145,7 +145,7 @@ func (u *use) check(now time.Time) Finding {
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
 }
 
-// chain checks the issuer and the key usages. It returns nil if both are valid.
+// chain checks the issuer and the key usages. It returns nil if both are valid, or if no CA is configured.
 func (u *use) chain(pair tls.Certificate, roots *x509.CertPool, now time.Time) *Finding {
 	if roots == nil {
 		return nil

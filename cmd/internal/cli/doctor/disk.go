@@ -106,7 +106,8 @@ func tryFile(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-// checkSync measures small synced writes, because each commit waits for one such write on each node.
+// checkSync measures small synced writes: with the default setting sync=always, each commit waits for one such write on
+// each node.
 func checkSync(ctx context.Context, in *inspector) []Finding {
 	count := syncs
 	if in.owner != 0 {

@@ -45,7 +45,7 @@ type Finding struct {
 // Options configures Run.
 type Options struct {
 	Config config.Config
-	// Peer is the host:port of the other node. If empty, the address in the cluster record is used.
+	// Peer is the host:port of the other node. If empty, the address in the cluster record is used, if it is known.
 	Peer string
 	// Version is the version of this program, which is compared with the version of the other node; empty: not compared.
 	Version string

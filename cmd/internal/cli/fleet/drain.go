@@ -75,8 +75,8 @@ type drained struct {
 	// Queues is the number of queues that remain on the pair.
 	Queues   uint64   `json:"queues"`
 	Warnings []string `json:"warnings"`
-	// The following fields are set only with --move. Moves is the plan, Results are the moves that were executed, and
-	// Left the queues that cannot be moved.
+	// The following fields are set only with --move. Moves is the plan, Results are the results of the moves, including
+	// failed ones, and Left the queues that cannot be moved.
 	Moves   []plannedMove `json:"moves,omitempty"`
 	Results []moveInfo    `json:"results,omitempty"`
 	Left    []leftGroup   `json:"left,omitempty"`

@@ -176,7 +176,8 @@ func (d *drainer) evacuate(ctx context.Context) error {
 	}
 }
 
-// settle computes the plan when the copy of the directory contains the moves that have ended.
+// settle computes the plan when the copy of the directory contains the moves that have ended. After settleAttempts, it
+// assumes that the queues that the plan still contains were moved back.
 func (d *drainer) settle(ctx context.Context) error {
 	for range settleAttempts {
 		if err := d.replan(ctx); err != nil {
@@ -243,7 +244,7 @@ func (d *drainer) finish() error {
 		fmt.Errorf("%w: %s", errQueuesRemain, remain(d.remaining)))
 }
 
-// await waits until the pair has no queues.
+// await waits until the pair has no queues, and prints the result.
 func (d *drainer) await(ctx context.Context) error {
 	for {
 		answers, err := responding(ctx, d.env, d.c)

@@ -100,7 +100,8 @@ type executor struct {
 	show func(moveInfo) error
 }
 
-// run executes moves until ctx ends. It returns the results, and the groups that were not moved.
+// run executes moves until all have ended, ctx ends or show fails. If a move of several groups fails, run moves each
+// group separately. It returns the results, and the groups that were not moved.
 func (e *executor) run(ctx context.Context, moves []balance.Move) (results []moveInfo, left []balance.Left, _ error) {
 	byTarget := map[string][]balance.Move{}
 	for _, m := range moves {

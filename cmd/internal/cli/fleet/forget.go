@@ -65,7 +65,8 @@ type forgotten struct {
 	Queues        uint64   `json:"queues"`
 	Names         []string `json:"queue_names"`
 	RemovedQueues uint64   `json:"removed_queues"`
-	// RemovedMoves and WaitingMoves are the epochs of moves to the pair, and from the pair.
+	// RemovedMoves are the epochs of the moves to the pair that were removed. WaitingMoves are those of moves from the
+	// pair that have not ended.
 	RemovedMoves []uint64 `json:"removed_moves"`
 	WaitingMoves []uint64 `json:"waiting_moves"`
 	// Returned are the moves to the pair, of which the sources keep the queues.

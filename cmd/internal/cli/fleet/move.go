@@ -20,7 +20,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// waitInterval is the interval at which --wait requests the state of a move.
+// waitInterval is the interval at which commands request the state of a move that they wait for.
 const waitInterval = 200 * time.Millisecond
 
 func moveCommand(env *cli.Env) *cobra.Command {

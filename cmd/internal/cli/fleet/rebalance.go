@@ -72,7 +72,7 @@ type rebalanced struct {
 	Threshold float64       `json:"threshold"`
 	Pairs     []pairLoads   `json:"pairs"`
 	Moves     []plannedMove `json:"moves"`
-	// Results are the moves that were executed.
+	// Results are the results of the moves, including failed ones.
 	Results []moveInfo `json:"results"`
 }
 

@@ -20,7 +20,7 @@ import (
 )
 
 const (
-	// rebuildTime is the time for the contribution of a pair, in addition to --timeout.
+	// rebuildTime is added to --timeout for the contribution of a pair.
 	rebuildTime = 10 * time.Minute
 	// rounds is the maximum number of requests per pair. A pair with a conflict must contribute again after the other
 	// pair.

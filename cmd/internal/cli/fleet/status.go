@@ -172,7 +172,7 @@ func (r *report) addProblems(d *pb.FleetDirectory) {
 	}
 }
 
-// addMembership adds the problems that the active of a pair reports.
+// addMembership adds the problems in the membership of a pair, as reported by its active.
 func (r *report) addMembership(f *pb.GetFleetResponse) {
 	m := f.GetMembership()
 	switch {

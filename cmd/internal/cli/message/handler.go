@@ -70,8 +70,8 @@ func (h *handler) handle(ctx context.Context, co *client.Consumer, d *client.Del
 	return ctx.Err()
 }
 
-// extend calls fn three times per acknowledgement deadline, until ctx ends or fn fails. After a failure, the message is
-// redelivered.
+// extend calls fn three times per acknowledgement timeout, until ctx ends or fn fails. After a failure, the message can
+// be redelivered.
 func extend(ctx context.Context, timeout time.Duration, fn func(context.Context) error) {
 	if timeout == 0 {
 		return

@@ -30,7 +30,7 @@ const (
 	WorkRejoin  = "rejoin"  // the standby restarts without its disk and receives a snapshot
 )
 
-// Works returns all operations, in the order in which they are measured.
+// Works returns all operations, in the default order of measurement.
 func Works() []string { return []string{WorkNothing, WorkResize, WorkBackup, WorkScan, WorkRejoin} }
 
 const workBound = 30 * time.Minute
