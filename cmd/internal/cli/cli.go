@@ -32,7 +32,7 @@ type Env struct {
 	Process
 	// Print prints results in the --output format.
 	Print *output.Printer
-	// Timeout is the value of --timeout, the time limit of a single request.
+	// Timeout is the value of --timeout, the time limit for the requests of most commands.
 	Timeout time.Duration
 
 	flags          flagValues

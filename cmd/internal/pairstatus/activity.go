@@ -38,8 +38,8 @@ type Rates struct {
 	CommitP99MS float64 `json:"commit_p99_ms"`
 }
 
-// RatesBetween returns the rates of the active node between two statuses. It returns nil if no node is active, if the
-// active has restarted, or if both statuses contain the same response.
+// RatesBetween returns the rates of the active node between two statuses. It returns nil if no node is active, or if
+// before contains no earlier response of the same process.
 func RatesBetween(before, now *Status) *Rates {
 	if before == nil || now == nil {
 		return nil

@@ -12,7 +12,8 @@ import (
 type Screen struct {
 	At     time.Time         `json:"at"`
 	Status pairstatus.Status `json:"status"`
-	// Rates contains the rates of the active node; nil if no node is active, or if the node has just become active.
+	// Rates contains the rates of the active node; nil if no node is active, or without an earlier response of the same
+	// process.
 	Rates *pairstatus.Rates `json:"rates"`
 	// Queues contains the first queues of the list. QueuesTotal is the number of all queues.
 	Queues      []Queue `json:"queues"`
