@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli/benchcli"
 	"github.com/lockstep-mq/lockstep/cmd/lockstep-lab/internal/measure"
 	"github.com/spf13/cobra"
 )
