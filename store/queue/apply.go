@@ -325,7 +325,7 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 	if s.counted {
 		s.counts.Transactions++
 	}
-	s.expired, s.duplicates, s.duplicateBytes = 0, 0, 0
+	s.overflowed, s.expired, s.duplicates, s.duplicateBytes = 0, 0, 0, 0
 	results := r.Ops
 	for i := range s.reader.Ops() {
 		o, err := s.reader.Next()
@@ -370,13 +370,12 @@ func (s *State) change(r *txn.Result, wanted bool) (fingerprint uint32) {
 		}
 		if s.counted {
 			s.counts.count(o, &results[0])
-			s.counts.Overflowed += s.overflowed
 		}
-		s.overflowed = 0
 		results = results[1:]
 	}
 	s.published.raw = nil
 	if s.counted {
+		s.counts.Overflowed += s.overflowed
 		s.counts.Expired += s.expired
 		s.counts.Duplicates += s.duplicates
 		s.counts.PublishedBytes -= s.duplicateBytes

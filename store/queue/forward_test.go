@@ -38,6 +38,28 @@ func TestForward(t *testing.T) {
 	require.Empty(t, d.s.Check())
 }
 
+// Messages that a forward drops from its target are counted with the transaction of the forward. If that transaction is
+// not counted, they are not counted with the next one.
+func TestForwardCountsOverflow(t *testing.T) {
+	d := newDriver(t)
+	config := txn.Config{MaxMessages: 4, Overflow: txn.OverflowDropHead}
+	q, target := d.queue("q", txn.Config{}, "s"), d.queue("target", config, "s")
+	publishAndForward := func() {
+		d.do(func(b *txn.Builder) {
+			publish(b, q.id, 3, 1)
+			b.Forward(q.id, target.id, false, nil)
+		})
+	}
+	for _, dropped := range []uint64{0, 2, 5} {
+		publishAndForward()
+		require.Equal(t, dropped, d.s.Counts().Overflowed)
+	}
+	d.s.CountAfter(d.s.Applied() + 1)
+	publishAndForward()
+	d.publish(q, 1)
+	require.Equal(t, uint64(5), d.s.Counts().Overflowed)
+}
+
 // A forward to a queue that was deleted after the active encoded the record has no effect. Messages to move remain in
 // the original queue.
 func TestForwardToMissingQueue(t *testing.T) {

@@ -68,7 +68,7 @@ type State struct {
 	// Of the current transaction:
 	counted        bool            // the transaction is included in counts
 	sums           txn.RecordSums  // of the current publish
-	overflowed     uint64          // messages dropped from the head of a queue, not in counts yet
+	overflowed     uint64          // messages dropped from the head of a queue
 	expired        uint64          // expired messages
 	duplicates     uint64          // messages discarded as duplicates
 	duplicateBytes uint64          // bytes of the discarded messages of publishes
