@@ -342,10 +342,11 @@ func ofFleets() []Definition {
 		},
 		{
 			Kind: FleetMismatch, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
-			Cause: "`fleet.pair` of this node differs from the membership in the log of the pair, or the pair could not " +
-				"join the fleet. No queue can be created on this node.",
-			Action: "Set `fleet.pair` of both nodes to the name in the details, and restart them. To remove the pair from " +
-				"the fleet, run `lockstep fleet leave` first.",
+			Cause: "`fleet.pair` of this node differs from the membership in the log of the pair, or the pair has left the " +
+				"fleet or cannot join it. No queue can be created on this node.",
+			Action: "If the pair has left the fleet, remove `fleet.pair` from both nodes, and restart them. If the pair is a " +
+				"member, set `fleet.pair` of both nodes to its name in the fleet, and restart them; to leave the fleet, run " +
+				"`lockstep fleet leave` after the restart. Otherwise, fix the error in the details.",
 		},
 		{
 			Kind: FleetQueuesFenced, Severity: Critical, Scope: OfPair,
@@ -529,7 +530,7 @@ func ofTheMachine() []Definition {
 	return []Definition{
 		{
 			Kind: MemoryOverBudget, Severity: Warning, Scope: OfNode, After: 30 * time.Second,
-			Cause: "The process uses more memory than `memory.budget`.",
+			Cause: "The process uses more memory than 125 % of `memory.budget` plus 64 MiB.",
 			Action: "Raise `memory.budget`, or lower `limits.pending-bytes`, `limits.outstanding`, the number of " +
 				"consumers or the message size.",
 		},
