@@ -282,6 +282,15 @@ imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- end -}}
 
+{{/* Variables of commands that connect with the nodes' certificate. A node ignores them. */}}
+{{- define "lockstep.clientTLS" -}}
+{{- if ne .Values.tls.mode "none" -}}
+- {name: LOCKSTEP_CLIENT_TLS_CA, value: /tls/ca.crt}
+- {name: LOCKSTEP_CLIENT_TLS_CERT, value: /tls/tls.crt}
+- {name: LOCKSTEP_CLIENT_TLS_KEY, value: /tls/tls.key}
+{{- end }}
+{{- end -}}
+
 {{/* Runs a command against the pair with the nodes' certificate. */}}
 {{- define "lockstep.testContainer" -}}
 image: {{ include "lockstep.image" .root }}
@@ -289,11 +298,7 @@ imagePullPolicy: {{ .root.Values.image.pullPolicy }}
 args: {{- toYaml .args | nindent 2 }}
 env:
   - {name: LOCKSTEP_ADDR, value: {{ include "lockstep.addresses" .root | quote }}}
-  {{- if ne .root.Values.tls.mode "none" }}
-  - {name: LOCKSTEP_CLIENT_TLS_CA, value: /tls/ca.crt}
-  - {name: LOCKSTEP_CLIENT_TLS_CERT, value: /tls/tls.crt}
-  - {name: LOCKSTEP_CLIENT_TLS_KEY, value: /tls/tls.key}
-  {{- end }}
+  {{- include "lockstep.clientTLS" .root | nindent 2 }}
 resources:
   limits: {memory: 64Mi}
 securityContext: {{- include "lockstep.containerSecurity" .root | nindent 2 }}

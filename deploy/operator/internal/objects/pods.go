@@ -95,6 +95,7 @@ func (p *Pair) nodePod() corev1.PodSpec {
 		node.Env = append(node.Env, corev1.EnvVar{Name: "LOCKSTEP_COORDINATOR_RAFT_ADVERTISE", Value: advertise(raftPort)})
 		node.Ports = append(node.Ports, containerPort("raft", raftPort))
 	}
+	node.Env = append(node.Env, p.clientTLS()...)
 	if listen := p.s.Console.Listen; listen != "" {
 		node.Ports = append(node.Ports, containerPort("console", portOf(listen)))
 	}
@@ -123,6 +124,17 @@ func (p *Pair) nodePod() corev1.PodSpec {
 	spec.Volumes = volumes
 	spec.TerminationGracePeriodSeconds = &p.s.TerminationGracePeriodSeconds
 	return spec
+}
+
+// clientTLS returns the variables of commands that connect with the nodes' certificate. A node ignores them.
+func (p *Pair) clientTLS() []corev1.EnvVar {
+	if !p.TLS() {
+		return nil
+	}
+	return []corev1.EnvVar{
+		{Name: "LOCKSTEP_CLIENT_TLS_CA", Value: "/tls/ca.crt"}, {Name: "LOCKSTEP_CLIENT_TLS_CERT", Value: "/tls/tls.crt"},
+		{Name: "LOCKSTEP_CLIENT_TLS_KEY", Value: "/tls/tls.key"},
+	}
 }
 
 func containerPort(name string, port int32) corev1.ContainerPort {
