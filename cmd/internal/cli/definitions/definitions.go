@@ -111,19 +111,11 @@ func importCommand(env *cli.Env) *cobra.Command {
 	var yes, prune, dryRun, ofFleet bool
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Apply definitions from a file",
-		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. On a terminal, the
-command first asks for confirmation; without a terminal, it does not. The command is idempotent. If a step fails, the
-previous steps stay applied, and another run applies the rest.
-
-Objects in the file are created, or changed to match it: options and forwards of a queue that are not in the file are
-reset or removed. A subscription added to an existing queue starts with the next message. If the file changes an
-immutable setting, nothing is changed, and the exit code is 1.
-
-Queues and subscriptions that are not in the file are kept unless --prune is given, which deletes them, with their
-messages, except for temporary queues. --prune also deletes policies, schedules, access rules, roles and placement rules
-that are not in the file, but only if the file has a list of that kind.
-
-With --fleet, queues that are on another pair than in the file are reported, but not moved.`,
+		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues,
+subscriptions, policies and schedules that are not in the file are kept unless --prune is given, which deletes
+them, with their messages. On a terminal, the command asks for confirmation; without a terminal, deletions require
+--yes. The command is idempotent. If a step fails, the previous steps stay applied, and another run applies the
+rest. A subscription added to an existing queue starts with the next message.`,
 		Example: `  lockstep definitions import queues.yaml
   lockstep definitions import queues.yaml --dry-run
   git show main:queues.yaml | lockstep definitions import - --yes --prune`,
@@ -338,7 +330,7 @@ func printLeft(env *cli.Env, left []step) error {
 type importOptions struct{ yes, prune, dryRun bool }
 
 // carryOut prints the plan. Unless the plan has conflicts or o.dryRun is set, it then asks for confirmation and
-// executes the plan.
+// executes the plan. Without a terminal, it executes deletions only if o.yes is set.
 func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o importOptions) error {
 	steps, left := p.steps, p.prune
 	if o.prune {
@@ -357,6 +349,9 @@ func carryOut(ctx context.Context, env *cli.Env, c *client.Client, p *plan, o im
 		}
 		if o.dryRun || len(steps) == 0 {
 			return nil
+		}
+		if !o.yes && !env.Asks() && slices.ContainsFunc(steps, func(s step) bool { return s.deletes() }) {
+			return cli.ErrNeedsYes
 		}
 		if err := env.Confirm(ctx, o.yes, "%s?", question(steps)); err != nil {
 			return err

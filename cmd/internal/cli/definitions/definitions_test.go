@@ -90,6 +90,7 @@ func TestDefinitions(t *testing.T) {
 - subscription spare of orders
 - queue old  with 2 messages
 `, stdout)
+	testPruneNeedsYes(t, c, file)
 	// The prompt lists the objects to be deleted.
 	_, stderr, code = c.Answering("n\n", "definitions", "import", file, "--prune")
 	require.Equal(t, cli.ExitError, code)
@@ -144,6 +145,23 @@ queues:
 	require.Contains(t, stderr, `"tl"`)
 	testPolicies(t, c)
 	testSchedules(t, c)
+}
+
+// Without a terminal and without --yes, an import with deletions prints its plan and changes nothing.
+func testPruneNeedsYes(t *testing.T, c clitest.CLI, file string) {
+	t.Helper()
+	before := c.OK("definitions", "export")
+	stdout, stderr, code := c.Run("", "definitions", "import", file, "--prune", "--output", "json")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "--yes")
+	var refused struct {
+		Changes []rejectedStep
+		Applied int
+	}
+	require.NoError(t, json.Unmarshal([]byte(stdout), &refused), stdout)
+	require.Len(t, refused.Changes, 4)
+	require.Zero(t, refused.Applied)
+	require.Equal(t, before, c.OK("definitions", "export"))
 }
 
 // Policies are created after their dead-letter queues and before the queues that depend on them. A file without
