@@ -65,28 +65,7 @@ func serveFor(
 	t *testing.T, n services, change func(*Options),
 ) (s *Server, logs *observer.ObservedLogs, stop func()) {
 	t.Helper()
-	inner := bufconn.Listen(1 << 20)
-	g := grpc.NewServer()
-	pb.RegisterAccessServiceServer(g, n)
-	pb.RegisterAdminServiceServer(g, n)
-	pb.RegisterQueueServiceServer(g, n)
-	go func() { _ = g.Serve(inner) }()
-	t.Cleanup(g.Stop)
-	services, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inner.DialContext(ctx) }))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = services.Close() })
-	core, logs := observer.New(zapcore.ErrorLevel)
-	o := Options{
-		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20,
-		MaxTransactionBytes: 64 << 20, Logger: zap.New(core), Services: services,
-		Enter: func(Client) (func(context.Context) context.Context, func()) {
-			return func(ctx context.Context) context.Context { return ctx }, func() {}
-		},
-		Hello:      func(net.Addr, string) {},
-		Role:       func() (Role, <-chan struct{}) { return Role{Active: true}, nil },
-		AutoCreate: func() bool { return false },
-	}
+	o, logs := optionsFor(t, n)
 	change(&o)
 	s = New(o)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -101,6 +80,33 @@ func serveFor(
 			require.Fail(t, "the server does not end")
 		}
 	}
+}
+
+// optionsFor returns the options of a server for an active node.
+func optionsFor(t *testing.T, n services) (Options, *observer.ObservedLogs) {
+	t.Helper()
+	inner := bufconn.Listen(1 << 20)
+	g := grpc.NewServer()
+	pb.RegisterAccessServiceServer(g, n)
+	pb.RegisterAdminServiceServer(g, n)
+	pb.RegisterQueueServiceServer(g, n)
+	go func() { _ = g.Serve(inner) }()
+	t.Cleanup(g.Stop)
+	services, err := grpc.NewClient("passthrough:///node", grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return inner.DialContext(ctx) }))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = services.Close() })
+	core, logs := observer.New(zapcore.ErrorLevel)
+	return Options{
+		Listener: listen(t), ContainerID: "node", Version: "1", MaxMessageBytes: 1 << 20,
+		MaxTransactionBytes: 64 << 20, Logger: zap.New(core), Services: services,
+		Enter: func(Client) (func(context.Context) context.Context, func()) {
+			return func(ctx context.Context) context.Context { return ctx }, func() {}
+		},
+		Hello:      func(net.Addr, string) {},
+		Role:       func() (Role, <-chan struct{}) { return Role{Active: true}, nil },
+		AutoCreate: func() bool { return false },
+	}, logs
 }
 
 // peer is an AMQP client.

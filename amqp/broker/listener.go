@@ -69,11 +69,13 @@ func (s *Server) Defects() uint64 { return s.defects.Load() }
 // Close closes the listener. It is for callers that do not call Run.
 func (s *Server) Close() { _ = s.o.Listener.Close() }
 
-// Run serves until ctx ends, and then redirects the clients to the other node. It returns an error if the listener
-// fails permanently.
+// Run serves until ctx ends, and then redirects the clients to the other node. If the listener fails permanently, Run
+// closes all connections and returns the error.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // also closes the connections after an error of the listener
 	running.Go(func() {
 		<-ctx.Done()
 		_ = s.o.Listener.Close() // closing it twice is harmless
