@@ -358,11 +358,13 @@ func (d *Directory) check(ctx context.Context, h head, k known) error {
 	if errors.Is(err, ErrRestored) && k.Term != 0 {
 		stopped := h.fleet
 		stopped.Rebuilding, stopped.Rebuild = true, stopped.Rebuild+1
-		_, markErr := d.txn(ctx, d.sameFleet(h), clientv3.OpPut(d.prefix+keyFleet, encode(stopped)))
+		resp, markErr := d.txn(ctx, d.sameFleet(h), clientv3.OpPut(d.prefix+keyFleet, encode(stopped)))
 		if markErr != nil {
 			return errors.Join(err, markErr)
 		}
-		d.log.Warn("stopped assignments: directory restored from an older copy", zap.Uint64("counter", h.counter))
+		if resp.Succeeded { // otherwise, the directory has changed since it was read
+			d.log.Warn("stopped assignments: directory restored from an older copy", zap.Uint64("counter", h.counter))
+		}
 	}
 	return err
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
 	"github.com/lockstep-mq/lockstep/test/coordtest"
@@ -570,6 +571,22 @@ func TestRestoredDirectoryDetectedByAssign(t *testing.T) {
 	require.ErrorIs(t, err, ErrRestored)
 	_, err = p[1].Assign(t.Context(), "q", "")
 	require.ErrorIs(t, err, ErrRebuilding)
+}
+
+// A check of a copy that is no longer current does not stop the assignments, and does not log that it did.
+func TestRestoredDirectoryChangedConcurrently(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.WarnLevel)
+	p := pairs(t, start(t).client(t), "a", "b")
+	a := p[0]
+	a.log = zap.New(core)
+	a.set(func(s *PairState) { s.MaxEpoch = 7 })
+	h, _, err := a.readHead(t.Context())
+	require.NoError(t, err)
+	require.ErrorIs(t, a.check(t.Context(), h, a.known()), ErrRestored)
+	require.Equal(t, 1, logs.FilterFieldKey("counter").Len())
+	require.ErrorIs(t, a.check(t.Context(), h, a.known()), ErrRestored)
+	require.Equal(t, 1, logs.FilterFieldKey("counter").Len(), "another check has already stopped them")
 }
 
 // A batch does not delete an entry that was claimed after it was read.
