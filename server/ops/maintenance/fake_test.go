@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/backup"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 	"github.com/lockstep-mq/lockstep/store/wal"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
@@ -49,8 +50,14 @@ type pair struct {
 
 func newPair(t *testing.T) *pair {
 	t.Helper()
+	return newPairOn(t, memfs.New())
+}
+
+// newPairOn is like newPair, with the store on fs.
+func newPairOn(t *testing.T, fs vfs.FS) *pair {
+	t.Helper()
 	s, err := store.Open(store.Options{
-		FS: memfs.New(), Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20,
+		FS: fs, Dir: "/data", SegmentBytes: 256 << 10, MaxFrameBytes: 1 << 20,
 		BootID: "boot",
 	})
 	require.NoError(t, err)

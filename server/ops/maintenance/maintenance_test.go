@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -15,12 +16,15 @@ import (
 	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/vfs"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
@@ -190,6 +194,49 @@ func testRewriteRequiresFollower(t *testing.T) {
 	require.Contains(t, err.Error(), "scan since")
 	require.False(t, follows(failover.RoleActive) || follows(failover.RoleCandidate) || follows(failover.RoleFenced))
 	require.True(t, follows(failover.RoleStandby) && follows(failover.RoleCatchingUp))
+}
+
+// CancelRewrite logs the cancellation of a rewrite, but not if the rewrite completes because it has begun to replace
+// page.db.
+func TestCancelRewriteLog(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind faultfs.OpKind
+		file string
+		err  error
+		logs int
+	}{
+		"canceled":  {faultfs.OpCreate, datadir.NewFileName, ErrRoleChanged, 1},
+		"completed": {faultfs.OpRename, datadir.PageFileName, nil, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				fs := faultfs.New(memfs.New())
+				p := newPairOn(t, fs)
+				core, logs := observer.New(zap.WarnLevel)
+				m, err := New(Options{
+					Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: "/", Now: p.clock, Logger: zap.New(core),
+				})
+				require.NoError(t, err)
+				p.follows(m)
+				canceled := make(chan struct{})
+				fs.SetHook(func(op faultfs.Op) error {
+					if op.Kind == c.kind && path.Base(op.Name) == c.file {
+						fs.SetHook(nil)
+						go func() {
+							defer close(canceled)
+							m.CancelRewrite()
+						}()
+						synctest.Wait()
+					}
+					return nil
+				})
+				_, err = m.Rewrite(t.Context(), RewriteRequest{PageSize: 8192}, nil)
+				require.ErrorIs(t, err, c.err)
+				<-canceled
+				require.Equal(t, c.logs, logs.FilterFieldKey("waited").Len())
+			})
+		})
+	}
 }
 
 func (p *pair) put(m *Manager, j Job) {

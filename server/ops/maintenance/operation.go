@@ -4,6 +4,7 @@ package maintenance
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -20,6 +21,7 @@ type operation struct {
 	since  time.Time
 	cancel context.CancelCauseFunc
 	done   chan struct{} // closed when the operation has ended
+	err    error         // of a rewrite; final when done is closed
 
 	onProgress func(checkpoint.Progress) // may be nil
 
@@ -162,6 +164,9 @@ func (m *Manager) CancelRewrite() {
 		m.log.Warn("rewrite of page.db is slow to cancel for a role change",
 			zap.Stringer("rewrite", op.activity()))
 		<-op.done
+	}
+	if !errors.Is(op.err, ErrRoleChanged) {
+		return // the rewrite ended before it was canceled, or could no longer be canceled
 	}
 	m.log.Warn("rewrite of page.db cancelled for a role change",
 		zap.Duration("waited", time.Since(start)))

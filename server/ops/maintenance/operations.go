@@ -141,7 +141,8 @@ func (m *Manager) Rewrite(
 		PageSize: req.PageSize, BytesPerSecond: m.rewriteRate(), Reason: reason, Progress: m.pageProgress(op),
 	})
 	if err != nil {
-		return RewriteResult{}, cause(ctx, err)
+		op.err = cause(ctx, err)
+		return RewriteResult{}, op.err
 	}
 	if req.PlanID != "" {
 		// If the node crashes before this write, the step is repeated.
