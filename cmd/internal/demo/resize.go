@@ -104,7 +104,7 @@ func Resize(ctx context.Context, o ResizeOptions) (_ ResizeVerdict, err error) {
 	}
 	r.run.verdict = Verdict{Coordinator: o.coordinator(), Seed: o.Seed}
 	r.backlog.seed = o.Seed
-	o.Screen.Event("starting etcd and two nodes with pages of 2 KiB in %s (seed %d)", o.Dir, o.Seed)
+	o.Screen.Event("starting %s and two nodes with pages of 2 KiB in %s (seed %d)", o.third(), o.Dir, o.Seed)
 	settings := maps.Clone(o.Settings)
 	if settings == nil {
 		settings = make(map[string]string)
