@@ -39,16 +39,16 @@ func Run(ctx context.Context, env *Env, root *cobra.Command, args []string) int 
 		return ExitOK
 	case !env.started, errors.Is(err, ErrUsage), errors.Is(err, config.ErrInvalid):
 		// Without a started command, cobra reported the error: an unknown command or flag, or a wrong number of arguments.
-		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
+		fmt.Fprintf(env.Stderr, "%s: %v\n", root.Name(), err)
 		fmt.Fprintf(env.Stderr, "Try `%s --help`.\n", cmd.CommandPath())
 		return ExitUsage
 	case errors.Is(err, syscall.EPIPE): // the reader of the output has closed it
 		return ExitError
 	case ctx.Err() != nil && errors.Is(err, context.Canceled) && !errors.Is(err, client.ErrOutcomeUnknown):
-		fmt.Fprintln(env.Stderr, "lockstep: interrupted")
+		fmt.Fprintf(env.Stderr, "%s: interrupted\n", root.Name())
 		return ExitError
 	default:
-		fmt.Fprintf(env.Stderr, "lockstep: %v\n", err)
+		fmt.Fprintf(env.Stderr, "%s: %v\n", root.Name(), err)
 		if next := env.hint(ctx, err); next != "" {
 			fmt.Fprintf(env.Stderr, "Try %s.\n", next)
 		}

@@ -5,6 +5,7 @@ package lab_test
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
@@ -46,6 +47,7 @@ func TestAllRejectsUnknownPart(t *testing.T) {
 	_, stderr, code := c.Run("", "all", "--only", "nothing")
 	require.Equal(t, cli.ExitUsage, code)
 	require.Contains(t, stderr, "growth")
+	require.True(t, strings.HasPrefix(stderr, "lockstep-lab: "), stderr)
 }
 
 // compare measures Lockstep with the load of each peer. The peers are scripts that print results.
