@@ -11,6 +11,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/tools/events"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
@@ -127,6 +128,18 @@ func (c patched) Patch(context.Context, client.Object, client.Patch, ...client.P
 	return c.err
 }
 
+func (c patched) Status() client.SubResourceWriter { return patchedStatus{err: c.err} }
+
+type patchedStatus struct {
+	client.SubResourceWriter
+
+	err error
+}
+
+func (s patchedStatus) Patch(context.Context, client.Object, client.Patch, ...client.SubResourcePatchOption) error {
+	return s.err
+}
+
 func TestFinalizeGone(t *testing.T) {
 	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "locksteppairs"}, "shop-b")
 	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "locksteppairs"}, "shop-b", nil)
@@ -138,6 +151,25 @@ func TestFinalizeGone(t *testing.T) {
 			require.NoError(t, failed)
 		} else {
 			require.ErrorIs(t, failed, want)
+		}
+	}
+}
+
+// A LockstepQueue that was deleted in the meantime is not an error.
+func TestQueueGone(t *testing.T) {
+	gone := apierrors.NewNotFound(schema.GroupResource{Resource: "lockstepqueues"}, "orders")
+	conflict := apierrors.NewConflict(schema.GroupResource{Resource: "lockstepqueues"}, "orders", nil)
+	for err, want := range map[error]error{nil: nil, gone: nil, conflict: conflict} {
+		r := &QueueReconciler{Client: patched{err: err}, Events: events.NewFakeRecorder(10)}
+		q := &v1alpha1.LockstepQueue{ObjectMeta: metav1.ObjectMeta{Name: "orders", Finalizers: []string{queueFinalizer}}}
+		_, written := r.result(t.Context(), q.DeepCopy(), q, nil)
+		_, removed := r.finalize(t.Context(), q.DeepCopy(), q)
+		for _, failed := range []error{written, removed} {
+			if want == nil {
+				require.NoError(t, failed)
+			} else {
+				require.ErrorIs(t, failed, want)
+			}
 		}
 	}
 }

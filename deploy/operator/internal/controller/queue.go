@@ -104,8 +104,8 @@ func (r *QueueReconciler) result(
 		r.Events.Eventf(q, nil, level, reason, "Reconcile", "%s", message)
 	}
 	if !equality.Semantic.DeepEqual(base.Status, q.Status) {
-		if err := r.Status().Patch(ctx, q, kube.MergeFrom(base)); err != nil {
-			return ctrl.Result{}, fmt.Errorf("write the status: %w", kube.IgnoreNotFound(err))
+		if err := kube.IgnoreNotFound(r.Status().Patch(ctx, q, kube.MergeFrom(base))); err != nil {
+			return ctrl.Result{}, fmt.Errorf("write the status: %w", err)
 		}
 	}
 	return ctrl.Result{RequeueAfter: after}, nil
@@ -261,8 +261,8 @@ func (r *QueueReconciler) finalize(ctx context.Context, q, base *v1alpha1.Lockst
 		return r.result(ctx, q, base, err)
 	}
 	controllerutil.RemoveFinalizer(q, queueFinalizer)
-	if err := r.Patch(ctx, q, kube.MergeFrom(base)); err != nil {
-		return ctrl.Result{}, fmt.Errorf("remove the finalizer: %w", kube.IgnoreNotFound(err))
+	if err := kube.IgnoreNotFound(r.Patch(ctx, q, kube.MergeFrom(base))); err != nil {
+		return ctrl.Result{}, fmt.Errorf("remove the finalizer: %w", err)
 	}
 	return ctrl.Result{}, nil
 }
