@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/tools/events"
@@ -172,4 +173,29 @@ func TestQueueGone(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The messages of the conditions of a fleet contain the names of the pairs.
+func TestFleetConditions(t *testing.T) {
+	fleet := &v1alpha1.LockstepFleet{}
+	wanted := []*v1alpha1.LockstepPair{pairIn("shop-a", true), pairIn("shop-b", false), pairIn("shop-c", false)}
+	missing, removed := pairIn("shop-d", true), pairIn("shop-e", true)
+	r := &FleetReconciler{Events: events.NewFakeRecorder(10)}
+	report := func(wanted, existing []*v1alpha1.LockstepPair) (status metav1.ConditionStatus, message string) {
+		r.report(fleet, wanted, existing, "")
+		c := meta.FindStatusCondition(fleet.Status.Conditions, v1alpha1.ConditionReady)
+		return c.Status, c.Message
+	}
+	status, message := report(wanted, wanted)
+	require.Equal(t, metav1.ConditionFalse, status)
+	require.Contains(t, message, "shop-b, shop-c")
+	require.NotContains(t, message, "[")
+	// A pair that is being removed does not replace a missing one.
+	for _, existing := range [][]*v1alpha1.LockstepPair{wanted[:1], {wanted[0], removed}} {
+		status, message = report([]*v1alpha1.LockstepPair{wanted[0], missing}, existing)
+		require.Equal(t, metav1.ConditionFalse, status)
+		require.Contains(t, message, "shop-d")
+	}
+	status, _ = report(wanted[:1], wanted[:1])
+	require.Equal(t, metav1.ConditionTrue, status)
 }

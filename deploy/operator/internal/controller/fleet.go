@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -269,6 +270,16 @@ func (r *FleetReconciler) create(
 	return nil
 }
 
+// absent returns the names of the wanted pairs that do not exist.
+func absent(wanted, existing []*v1alpha1.LockstepPair) (names []string) {
+	for _, pair := range wanted {
+		if !slices.ContainsFunc(existing, func(p *v1alpha1.LockstepPair) bool { return p.Name == pair.Name }) {
+			names = append(names, pair.Name)
+		}
+	}
+	return names
+}
+
 func (r *FleetReconciler) report(
 	fleet *v1alpha1.LockstepFleet, wanted, existing []*v1alpha1.LockstepPair, current string,
 ) {
@@ -292,23 +303,23 @@ func (r *FleetReconciler) report(
 			is[v1alpha1.ConditionDegraded] = append(is[v1alpha1.ConditionDegraded], pair.Name)
 		}
 	}
-	missing := len(wanted) > len(existing)
+	missing := absent(wanted, existing)
 	condition := func(kind string, is bool, reason, message string) {
 		if setCondition(&s.Conditions, fleet.Generation, kind, is, reason, message) {
 			r.Events.Eventf(fleet, nil, corev1.EventTypeNormal, reason, "Reconcile", "%s is %t: %s", kind, is, message)
 		}
 	}
 	all := func(kind, reason string) {
-		if len(is[kind]) == 0 && !missing {
+		if lacking := append(slices.Clone(missing), is[kind]...); len(lacking) == 0 {
 			condition(kind, true, reason, "all pairs")
 		} else {
-			condition(kind, false, "Not"+reason, fmt.Sprintf("not: %v", is[kind]))
+			condition(kind, false, "Not"+reason, "false for "+strings.Join(lacking, ", "))
 		}
 	}
 	all(v1alpha1.ConditionReady, "Ready")
 	all(v1alpha1.ConditionInSync, "InSync")
 	if degraded := is[v1alpha1.ConditionDegraded]; len(degraded) > 0 {
-		condition(v1alpha1.ConditionDegraded, true, "PairDegraded", fmt.Sprintf("%v", degraded))
+		condition(v1alpha1.ConditionDegraded, true, "PairDegraded", "true for "+strings.Join(degraded, ", "))
 	} else {
 		condition(v1alpha1.ConditionDegraded, false, "AsExpected", "no pair is degraded")
 	}
