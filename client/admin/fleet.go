@@ -121,9 +121,58 @@ func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*
 	return resp, n.fail(ctx, "move queues", err)
 }
 
-// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress
-// of the moves to this pair, and the last of them that have ended. Errors include [client.ErrRefused] if the pair
-// belongs to no fleet.
+// References returns the names of the queues to which the queue refers: the dead-letter queues that are set on the queue
+// and its subscriptions, and the targets of its forwards. [Node.MoveQueues] requires that they are part of the same
+// move. Dead-letter queues that policies set are not included.
+func (q *Queue) References() (names []string) {
+	if to := q.Own.Config.DeadLetter; to != "" {
+		names = append(names, to)
+	}
+	for _, s := range q.Subscriptions {
+		if to := s.Redelivery.DeadLetter; to != nil && *to != "" {
+			names = append(names, *to)
+		}
+	}
+	for _, f := range q.Forwards {
+		names = append(names, f.To)
+	}
+	return names
+}
+
+// FixedQueue describes why a queue cannot be moved to another pair. One of the fields is set.
+type FixedQueue struct {
+	// Policy is the pattern of a policy with this dead-letter queue.
+	Policy string
+	// XID identifies a prepared transaction that uses the queue.
+	XID string
+}
+
+// FixedQueues returns the queues of the home pair that cannot be moved to another pair, by name.
+func (c *Client) FixedQueues(ctx context.Context) (map[string]FixedQueue, error) {
+	fixed := map[string]FixedQueue{}
+	for t, err := range c.ListPrepared(ctx) {
+		if err != nil {
+			return nil, err
+		}
+		for _, q := range t.Queues {
+			fixed[q.Queue] = FixedQueue{XID: t.XID}
+		}
+	}
+	policies, err := c.Policies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range policies {
+		if to := p.Defaults.DeadLetter; to != "" {
+			fixed[to] = FixedQueue{Policy: p.Pattern}
+		}
+	}
+	return fixed, nil
+}
+
+// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress of
+// the moves to this pair, and the last of them that have ended. Errors: [client.ErrRefused] if the pair belongs to no
+// fleet.
 func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
 	resp, err := n.fleet().ListMoves(ctx, &pb.ListMovesRequest{})
 	return resp, n.fail(ctx, "list moves", err)

@@ -53,3 +53,18 @@ func TestQueueConfig(t *testing.T) {
 		require.Contains(t, err.Error(), o.String())
 	}
 }
+
+// References contains the queues that are set on the queue, its subscriptions and its forwards, and not those of
+// policies.
+func TestReferences(t *testing.T) {
+	dead, none := "dead.billing", ""
+	q := Queue{
+		Config:        QueueConfig{DeadLetter: "dead.policy"},
+		Subscriptions: []Subscription{{}, {Redelivery: RedeliveryPolicy{DeadLetter: &none}}},
+	}
+	require.Empty(t, q.References())
+	q.Own.Config.DeadLetter = "dead"
+	q.Subscriptions[0].Redelivery.DeadLetter = &dead
+	q.Forwards = []Forward{{To: "copy"}}
+	require.ElementsMatch(t, []string{"dead", "dead.billing", "copy"}, q.References())
+}

@@ -146,7 +146,7 @@ func queuesOf(ctx context.Context, env *cli.Env, p *pb.FleetPair) (queues []bala
 		return nil, nil
 	}
 	err := onPair(ctx, env, p.GetAddresses(), func(ctx context.Context, c *admin.Client) error {
-		fixed, err := fixedQueues(ctx, c)
+		fixed, err := c.FixedQueues(ctx)
 		if err != nil {
 			return err
 		}
@@ -157,8 +157,10 @@ func queuesOf(ctx context.Context, env *cli.Env, p *pb.FleetPair) (queues []bala
 			}
 			for i := range list.Queues {
 				q := queueOf(&list.Queues[i], p.GetName())
-				if f, found := fixed[q.Name]; found {
-					q.Fixed, q.Detail = f.reason, f.detail
+				if f, found := fixed[q.Name]; found && f.Policy != "" {
+					q.Fixed, q.Detail = balance.PolicyDeadLetter, "policy "+f.Policy
+				} else if found {
+					q.Fixed, q.Detail = balance.Prepared, "transaction "+f.XID
 				}
 				queues = append(queues, q)
 			}
@@ -174,50 +176,11 @@ func queuesOf(ctx context.Context, env *cli.Env, p *pb.FleetPair) (queues []bala
 }
 
 func queueOf(q *admin.Queue, pair string) balance.Queue {
-	out := balance.Queue{Name: q.Name, Pair: pair, Bytes: q.Bytes}
+	out := balance.Queue{Name: q.Name, Pair: pair, Bytes: q.Bytes, Links: q.References()}
 	if a := q.Activity; a != nil && a.Rates {
 		out.Rate = uint64(math.Round(a.Published))
 	}
-	if to := q.Own.Config.DeadLetter; to != "" {
-		out.Links = append(out.Links, to)
-	}
-	for _, s := range q.Subscriptions {
-		if to := s.Redelivery.DeadLetter; to != nil && *to != "" {
-			out.Links = append(out.Links, *to)
-		}
-	}
-	for _, f := range q.Forwards {
-		out.Links = append(out.Links, f.To)
-	}
 	return out
-}
-
-type fixedQueue struct {
-	reason balance.Reason
-	detail string
-}
-
-// fixedQueues returns the queues of a pair that cannot be moved, by name.
-func fixedQueues(ctx context.Context, c *admin.Client) (map[string]fixedQueue, error) {
-	fixed := map[string]fixedQueue{}
-	for t, err := range c.ListPrepared(ctx) {
-		if err != nil {
-			return nil, err
-		}
-		for _, q := range t.Queues {
-			fixed[q.Queue] = fixedQueue{balance.Prepared, fmt.Sprintf("transaction %s", t.XID)}
-		}
-	}
-	policies, err := c.Policies(ctx)
-	if err != nil {
-		return nil, err
-	}
-	for _, p := range policies {
-		if to := p.Defaults.DeadLetter; to != "" {
-			fixed[to] = fixedQueue{balance.PolicyDeadLetter, fmt.Sprintf("policy %s", p.Pattern)}
-		}
-	}
-	return fixed, nil
 }
 
 // firstFailure returns the error of one of the pairs, the first by name.
