@@ -333,4 +333,18 @@ type DrainStatus struct {
 	Queues int64 `json:"queues"`
 	// Why the drain does not continue.
 	Message string `json:"message,omitempty"`
+	// Queues that cannot be moved, at most 20 entries. Queues that must be moved together have one entry.
+	Blocked []BlockedQueues `json:"blocked,omitempty"`
+}
+
+// BlockedQueues are queues that must be moved together, but cannot be moved.
+type BlockedQueues struct {
+	// Name of the first queue.
+	Queue string `json:"queue"`
+	// Number of queues.
+	Queues int64 `json:"queues"`
+	// policy-dead-letter, prepared-transaction, too-many-queues, not-assigned, or failed.
+	Reason string `json:"reason"`
+	// Details of the reason.
+	Message string `json:"message,omitempty"`
 }

@@ -53,14 +53,14 @@ func TestBatch(t *testing.T) {
 	}
 	require.Equal(t, [][]string{{"a", "dead", "e"}, {"b", "d"}, {"c"}}, connected(queues))
 
-	batches, err := batch(queues, nil, 2)
-	require.NoError(t, err)
-	require.Equal(t, [][]string{{"a", "dead", "e", "b", "d", "c"}}, batches)
-	batches, err = batch(queues, map[string]bool{"e": true}, 2)
-	require.NoError(t, err)
-	require.Equal(t, [][]string{{"b", "d", "c"}}, batches)
-	batches, err = batch(queues, nil, 0)
-	require.NoError(t, err)
+	batches, left := batch(queues, nil, nil, 2)
+	require.Empty(t, left)
+	require.Equal(t, [][][]string{{{"a", "dead", "e"}, {"b", "d"}, {"c"}}}, batches)
+	batches, left = batch(queues, map[string]bool{"e": true}, nil, 2)
+	require.Empty(t, left)
+	require.Equal(t, [][][]string{{{"b", "d"}, {"c"}}}, batches)
+	batches, left = batch(queues, nil, nil, 0)
+	require.Empty(t, left)
 	require.Empty(t, batches)
 }
 
@@ -69,18 +69,53 @@ func TestBatchLimit(t *testing.T) {
 	for i := range 120 {
 		queues = append(queues, queueLinks{name: fmt.Sprintf("q%03d", i)})
 	}
-	batches, err := batch(queues, nil, 2)
-	require.NoError(t, err)
+	batches, left := batch(queues, nil, nil, 2)
+	require.Empty(t, left)
 	require.Len(t, batches, 2)
 	require.Len(t, batches[0], maxMoveQueues)
 	require.Len(t, batches[1], maxMoveQueues)
 	for i := range 51 {
 		queues[i].group = "large"
 	}
-	batches, err = batch(queues, nil, 3)
-	require.Error(t, err)
+	batches, left = batch(queues, nil, nil, 3)
+	require.Equal(t, []v1alpha1.BlockedQueues{
+		{Queue: "q000", Queues: 51, Reason: blockedTooMany, Message: left[0].Message},
+	}, left)
 	require.Len(t, batches, 2)
-	require.Equal(t, "q051", batches[0][0])
+	require.Equal(t, []string{"q051"}, batches[0][0])
+}
+
+// Groups of a canceled move are moved separately, after the others, in the order of their last attempts.
+func TestBatchAfterFailures(t *testing.T) {
+	queues := []queueLinks{{name: "a"}, {name: "b"}, {name: "c", with: []string{"d"}}, {name: "d"}, {name: "e"}}
+	failed := map[string]failure{}
+	canceled := func(epoch uint64, names ...string) {
+		addFailures(failed, []*pb.FleetMove{
+			{Epoch: epoch, From: "b", Queues: names, Phase: pb.MovePhase_MOVE_PHASE_NOT_MOVED, Error: "in use"},
+			{Epoch: epoch + 100, From: "b", Queues: names, Phase: pb.MovePhase_MOVE_PHASE_DONE},
+			{Epoch: epoch + 100, From: "x", Queues: names, Phase: pb.MovePhase_MOVE_PHASE_NOT_MOVED},
+		}, "b")
+	}
+	canceled(1, "a", "b", "c", "d")
+	batches, left := batch(queues, nil, failed, 1)
+	require.Empty(t, left)
+	require.Equal(t, [][][]string{{{"e"}}}, batches)
+	batches, _ = batch(queues, nil, failed, 3)
+	require.Equal(t, [][][]string{{{"e"}}, {{"a"}}, {{"b"}}}, batches)
+
+	queues = queues[:4] // e was moved
+	canceled(2, "a")
+	canceled(3, "b")
+	batches, left = batch(queues, nil, failed, 1)
+	require.Equal(t, [][][]string{{{"c", "d"}}}, batches)
+	a := v1alpha1.BlockedQueues{Queue: "a", Queues: 1, Reason: blockedFailed, Message: "in use"}
+	b := v1alpha1.BlockedQueues{Queue: "b", Queues: 1, Reason: blockedFailed, Message: "in use"}
+	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, left)
+	batches, left = batch(queues[:2], nil, failed, 1)
+	require.Equal(t, [][][]string{{{"a"}}}, batches)
+	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, left)
+	_, left = batch(queues[:2], map[string]bool{"a": true}, failed, 1)
+	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, left, "also during another attempt")
 }
 
 func TestTargets(t *testing.T) {

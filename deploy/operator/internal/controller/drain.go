@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
+	lockstep "github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/nodes"
@@ -30,9 +32,6 @@ const (
 	phaseDraining = "Draining"
 	phaseStopping = "Stopping"
 )
-
-// maxMoveQueues is the maximum number of queues of a move.
-const maxMoveQueues = 50
 
 // errWait is returned by a step of a drain that must be repeated later.
 var errWait = errors.New("waiting")
@@ -168,18 +167,18 @@ func (r *PairReconciler) leave(
 		}
 		r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Draining", "Drain", "the pair is draining")
 	}
-	queues, err := ownQueues(ctx, o.conn, node, name)
+	moves, err := node.Moves(ctx) // first: the queues of a move that ends in the meantime count as moving
 	if err != nil {
 		return false, err
 	}
-	pair.Status.Drain.Queues = int64(len(queues))
-	moves, err := node.Moves(ctx)
+	queues, remaining, err := ownQueues(ctx, o.conn, node, name)
 	if err != nil {
 		return false, err
 	}
+	pair.Status.Drain.Queues, pair.Status.Drain.Blocked = int64(remaining), nil
 	busy, unfinished := targets(moves.GetMoves(), name)
 	switch {
-	case len(queues) > 0:
+	case remaining > 0:
 		return false, r.move(ctx, pair, fleet.GetPairs(), queues, busy)
 	case unfinished > 0:
 		return false, wait("%d moves have not ended", unfinished)
@@ -205,37 +204,46 @@ func targets(moves []*pb.FleetMove, pair string) (busy map[string][]string, unfi
 type queueLinks struct {
 	name, group string
 	with        []string
+	// reason is set if the queue cannot be moved, and detail describes it.
+	reason, detail string
 }
 
-// ownQueues returns the queues of the pair, and those that the directory assigns to it.
-func ownQueues(ctx context.Context, conn *nodes.Conn, node *admin.Node, pair string) ([]queueLinks, error) {
+// ownQueues returns the queues of the pair. remaining also counts the queues that the directory assigns to the pair,
+// but that are being created, or were already moved.
+func ownQueues(
+	ctx context.Context, conn *nodes.Conn, node *admin.Node, pair string,
+) (queues []queueLinks, remaining int, _ error) {
 	groups := map[string]string{}
 	for p, err := range node.Placements(ctx, admin.PlacementOptions{Pair: pair}) {
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 		groups[p.GetQueue()] = p.GetGroup()
 	}
-	var queues []queueLinks
+	fixed, err := conn.Admin.FixedQueues(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
 	for q, err := range conn.Admin.Queues(ctx, "") {
 		if err != nil {
-			return nil, err
+			return nil, 0, err
 		}
-		l := queueLinks{name: q.Name, group: groups[q.Name]}
-		if q.Config.DeadLetter != "" {
-			l.with = append(l.with, q.Config.DeadLetter)
-		}
-		for _, f := range q.Forwards {
-			l.with = append(l.with, f.To)
+		group, assigned := groups[q.Name]
+		l := queueLinks{name: q.Name, group: group, with: q.References()}
+		f, isFixed := fixed[q.Name]
+		switch {
+		case !assigned:
+			l.reason, l.detail = blockedUnassigned, "the directory does not assign "+q.Name+" to the pair"
+		case isFixed && f.Policy != "":
+			l.reason, l.detail = blockedPolicy, q.Name+" is the dead-letter queue of policy "+f.Policy
+		case isFixed:
+			l.reason, l.detail = blockedPrepared, q.Name+" is used by transaction "+f.XID
 		}
 		queues = append(queues, l)
 		delete(groups, q.Name)
 	}
-	for name, group := range groups { // being created, or already moved
-		queues = append(queues, queueLinks{name: name, group: group})
-	}
 	slices.SortFunc(queues, func(a, b queueLinks) int { return strings.Compare(a.name, b.name) })
-	return queues, nil
+	return queues, len(queues) + len(groups), nil
 }
 
 // move begins a move to each target that is open, live and not busy.
@@ -249,27 +257,35 @@ func (r *PairReconciler) move(
 			moving[name] = true
 		}
 	}
-	open := slices.DeleteFunc(slices.Clone(pairs), func(p *pb.FleetPair) bool {
-		return p.GetName() == pair.Spec.Fleet.Pair || !p.GetLive() || p.GetState() != pb.PairState_PAIR_STATE_OPEN
-	})
+	open := openTargets(pairs, pair.Spec.Fleet.Pair)
 	if len(open) == 0 {
 		return wait("no other pair of the fleet is open and live")
 	}
-	slices.SortFunc(open, func(a, b *pb.FleetPair) int { // the most free space first
-		switch x, y := a.GetLoad().GetFreeBytes(), b.GetLoad().GetFreeBytes(); {
-		case x > y:
-			return -1
-		case x < y:
-			return 1
+	failed := map[string]failure{}
+	var free []*target
+	var err error
+	for _, p := range open {
+		t, unreachable := r.connect(ctx, pair, p)
+		if unreachable != nil {
+			err = errors.Join(err, unreachable)
+			continue
 		}
-		return strings.Compare(a.GetName(), b.GetName())
-	})
-	open = slices.DeleteFunc(open, func(p *pb.FleetPair) bool { return len(busy[p.GetName()]) > 0 })
-	batches, err := batch(queues, moving, len(open))
-	for i, names := range batches {
-		if moved := r.begin(ctx, pair, open[i], names); moved != nil {
-			err = errors.Join(err, moved)
+		defer t.conn.Close()
+		addFailures(failed, t.moves, pair.Spec.Fleet.Pair)
+		if len(busy[p.GetName()]) == 0 {
+			free = append(free, t)
 		}
+	}
+	batches, blocked := batch(queues, moving, failed, len(free))
+	if len(free) > 0 || len(moving) > 0 {
+		err = nil // other targets are reachable
+	}
+	for i, groups := range batches {
+		refused, e := r.begin(ctx, pair, free[i], groups)
+		blocked, err = append(blocked, refused...), errors.Join(err, e)
+	}
+	if pair.Status.Drain.Blocked = merge(blocked); len(blocked) > 0 {
+		err = errors.Join(err, errBlocked(pair.Status.Drain.Blocked))
 	}
 	if err == nil && len(batches) == 0 {
 		return wait("queues are being moved")
@@ -277,93 +293,70 @@ func (r *PairReconciler) move(
 	return err
 }
 
+// openTargets returns the other pairs that are open and live, those with the most free space first.
+func openTargets(pairs []*pb.FleetPair, pair string) []*pb.FleetPair {
+	open := slices.DeleteFunc(slices.Clone(pairs), func(p *pb.FleetPair) bool {
+		return p.GetName() == pair || !p.GetLive() || p.GetState() != pb.PairState_PAIR_STATE_OPEN
+	})
+	slices.SortFunc(open, func(a, b *pb.FleetPair) int {
+		return cmp.Or(cmp.Compare(b.GetLoad().GetFreeBytes(), a.GetLoad().GetFreeBytes()),
+			strings.Compare(a.GetName(), b.GetName()))
+	})
+	return open
+}
+
+// target is a pair to which queues can be moved.
+type target struct {
+	name  string
+	conn  *nodes.Conn
+	node  *admin.Node     // the active node
+	moves []*pb.FleetMove // includes the last moves to the pair that have ended
+}
+
+func (r *PairReconciler) connect(
+	ctx context.Context, pair *v1alpha1.LockstepPair, p *pb.FleetPair,
+) (*target, error) {
+	conn, err := r.Nodes.OpenOther(ctx, pair, p.GetAddresses())
+	if err != nil {
+		return nil, err
+	}
+	t := &target{name: p.GetName(), conn: conn}
+	if t.node, err = conn.Active(ctx, p.GetAddresses()); err == nil {
+		var list *pb.ListMovesResponse
+		list, err = t.node.Moves(ctx)
+		t.moves = list.GetMoves()
+	}
+	if err != nil {
+		conn.Close()
+		return nil, fmt.Errorf("pair %s: %w", p.GetName(), err)
+	}
+	return t, nil
+}
+
+// begin begins a move of groups. If the target refuses it, begin tries the groups separately, until a move has begun.
+// It returns the groups that were refused separately.
 func (r *PairReconciler) begin(
-	ctx context.Context, pair *v1alpha1.LockstepPair, target *pb.FleetPair, names []string,
-) error {
-	conn, err := r.Nodes.OpenOther(ctx, pair, target.GetAddresses())
-	if err != nil {
-		return err
+	ctx context.Context, pair *v1alpha1.LockstepPair, t *target, groups [][]string,
+) (refused []v1alpha1.BlockedQueues, _ error) {
+	names := slices.Concat(groups...)
+	_, err := t.node.MoveQueues(ctx, names, "")
+	switch {
+	case err == nil:
+		r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Moving", "Move",
+			"%d queues are moved to pair %s, beginning with %s", len(names), t.name, names[0])
+		return nil, nil
+	case !errors.Is(err, lockstep.ErrInvalid) && !errors.Is(err, lockstep.ErrRefused):
+		return nil, fmt.Errorf("move to pair %s: %w", t.name, err)
+	case len(groups) == 1:
+		return []v1alpha1.BlockedQueues{blockedGroup(names, blockedFailed, err.Error())}, nil
 	}
-	defer conn.Close()
-	node, err := conn.Active(ctx, target.GetAddresses())
-	if err != nil {
-		return fmt.Errorf("pair %s: %w", target.GetName(), err)
-	}
-	if _, err := node.MoveQueues(ctx, names, ""); err != nil {
-		return fmt.Errorf("move to pair %s: %w", target.GetName(), err)
-	}
-	r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Moving", "Move",
-		"%d queues are moved to pair %s, beginning with %s", len(names), target.GetName(), names[0])
-	return nil
-}
-
-// batch returns up to n sets of at most 50 queues for moves. Queues that depend on each other, or have the same
-// placement group, are in the same set. Queues that are moving are omitted, together with those that depend on them.
-func batch(queues []queueLinks, moving map[string]bool, n int) (batches [][]string, err error) {
-	components := connected(queues)
-	for _, c := range components {
-		switch {
-		case slices.ContainsFunc(c, func(name string) bool { return moving[name] }):
-			continue
-		case len(c) > maxMoveQueues:
-			err = fmt.Errorf("%d queues depend on each other, beginning with %s: a move has at most %d", len(c), c[0],
-				maxMoveQueues)
-			continue
-		}
-		i := slices.IndexFunc(batches, func(b []string) bool { return len(b)+len(c) <= maxMoveQueues })
-		if i < 0 && len(batches) < n {
-			batches, i = append(batches, nil), len(batches)
-		}
-		if i >= 0 {
-			batches[i] = append(batches[i], c...)
+	for i := range groups {
+		one, err := r.begin(ctx, pair, t, groups[i:i+1])
+		if refused = append(refused, one...); err != nil || len(one) == 0 {
+			return refused, err
 		}
 	}
-	return batches, err
-}
-
-// connected returns the connected components of the queues, in the order of their first queues.
-func connected(queues []queueLinks) [][]string {
-	parent := map[string]string{}
-	var root func(string) string
-	root = func(name string) string {
-		if parent[name] != name {
-			parent[name] = root(parent[name])
-		}
-		return parent[name]
-	}
-	for _, q := range queues {
-		parent[q.name] = q.name
-	}
-	groups := map[string]string{}
-	for _, q := range queues {
-		for _, other := range q.with {
-			if _, here := parent[other]; here {
-				parent[root(q.name)] = root(other)
-			}
-		}
-		if q.group == "" {
-			continue
-		}
-		if first, known := groups[q.group]; known {
-			parent[root(q.name)] = root(first)
-		} else {
-			groups[q.group] = q.name
-		}
-	}
-	var order []string
-	members := map[string][]string{}
-	for _, q := range queues {
-		r := root(q.name)
-		if members[r] == nil {
-			order = append(order, r)
-		}
-		members[r] = append(members[r], q.name)
-	}
-	components := make([][]string, 0, len(order))
-	for _, r := range order {
-		components = append(components, members[r])
-	}
-	return components
+	return refused, nil
 }
 
 // stop stops the standby first and then the active node. If the standby ran while the active node stops, it would
