@@ -24,7 +24,8 @@ import (
 
 const (
 	forceTimeout = 40 * time.Second
-	// forceLeaseTime limits the wait for the lease of an unresponsive node to expire.
+	// forceLeaseTime limits each of two waits: until the coordinator responds, and until the lease of an unresponsive
+	// node has expired.
 	forceLeaseTime = 10 * time.Second
 	pollInterval   = 100 * time.Millisecond
 	// maxTextBytes limits the size of the operator's name and of each reason.
@@ -36,7 +37,7 @@ var (
 	errNotAccepted  = errors.New("accept_data_loss is not set: acknowledged messages may be lost")
 	errPeerResponds = errors.New("it is running, so no forced failover is required; wait until it is active, or stop " +
 		"it if it is broken and try again")
-	// errEmptyResponds is the reason if the responding node has replaced the lost node.
+	// errEmptyResponds is the reason if neither the responding node nor this node is in the in-sync set.
 	errEmptyResponds = errors.New("it is not the node that was in sync; the data of that node is lost if its data " +
 		"directory was wiped or replaced. If the directory can be restored, restore it; otherwise stop the new node there " +
 		"and try again")
@@ -99,7 +100,8 @@ func (a *Service) executeForce(ctx context.Context, req failover.ForceRequest) (
 	return rec, nil
 }
 
-// planForce determines the expected loss. It returns an error if a safer alternative exists.
+// planForce determines the expected loss. It returns an error if a forced failover is not permitted, for example
+// because the other node responds.
 func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	found, err := a.findRecord(ctx)
 	if err != nil {
@@ -160,8 +162,8 @@ func pollAgain(ctx context.Context, deadline time.Time) bool {
 }
 
 // mayForce returns an error unless the failover machine permits a forced failover and the other node does not
-// respond. It waits until the lease of an unresponsive node expires. The returned peer is nil if no address of the
-// other node is known.
+// respond. It waits until the lease of an unresponsive node expires, for about forceLeaseTime. The returned peer is
+// nil if no address of the other node is known.
 func (a *Service) mayForce(
 	ctx context.Context, req *pb.ForceFailoverRequest, found failover.Found,
 ) (*pb.AdoptedPeer, error) {

@@ -158,9 +158,9 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node until it responds, for at most rebuildSearchTimeout. It also waits for the
+// findPeer queries the other node until the node responds or rebuildSearchTimeout has passed. It also waits for the
 // announcement of that node, because the coordinator may have lost its data. If the request sets without_other, it
-// queries the other node only once.
+// tries each known address only once.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admin implements lockstep.v1.AdminService, which operators and the other node of the pair call. It returns
-// the status of a node, and changes the state of the pair.
+// Package admin implements lockstep.v1.AdminService, which returns the status of a node and changes the state of the
+// pair. Operators and the other node of the pair call this service.
 package admin
 
 import (
@@ -58,7 +58,8 @@ type Options struct {
 	History    *history.Recorder
 	// Site returns the site role of the pair, or nil if the pair has no sites.
 	Site func() *pb.SiteInfo
-	// NotFound returns the error for a queue that this pair does not have. In a fleet, it names the owner. Optional.
+	// NotFound returns the error for a queue that this pair does not have. In a fleet, the error contains the owner if
+	// the owner is known. Optional.
 	NotFound func(queue string) error
 	Logger   *zap.Logger
 }
@@ -255,7 +256,8 @@ func standbyStatus(p *replication.PrimaryStatus, st *failover.Status) *pb.Standb
 	return out
 }
 
-// WatchStatus sends the status immediately, after each change, and once per second.
+// WatchStatus sends the status immediately, after each change of the failover state, and once per second. It ends
+// when the client cancels it or the node stops.
 func (a *Service) WatchStatus(
 	_ *pb.WatchStatusRequest, stream grpc.ServerStreamingServer[pb.WatchStatusResponse],
 ) error {
@@ -354,7 +356,8 @@ func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.
 		nil
 }
 
-// CopyHistory sends the history of this node to the other node.
+// CopyHistory sends the recorded history of this node from the requested time on, or all of it if the request has no
+// time. The other node calls it.
 func (a *Service) CopyHistory(
 	req *pb.CopyHistoryRequest, stream grpc.ServerStreamingServer[pb.CopyHistoryResponse],
 ) error {

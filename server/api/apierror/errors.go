@@ -36,26 +36,28 @@ import (
 )
 
 var (
-	// ErrInvalid is returned for a request that can never succeed.
+	// ErrInvalid is returned for a request with an invalid, missing or contradictory value.
 	ErrInvalid = errors.New("invalid request")
-	// ErrSequenceReused is returned if the sequence of a producer was already used for a different request. Nothing
-	// was stored.
+	// ErrSequenceReused is returned if the sequence of a producer was already used for a different request. The new
+	// request was not executed.
 	ErrSequenceReused = errors.New("producer sequence already used")
 	// ErrDiskLow is returned for a request that stores messages while the free disk space is below disk.low-watermark.
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
-	// ErrTooManyBrowsers is returned when Browse calls of slow clients use all of the memory reserved for browsing.
+	// ErrTooManyBrowsers is returned if a Browse call cannot reserve memory in time, because clients have not read the
+	// responses of other Browse calls.
 	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
-	// ErrResponseTooLarge is returned if a single message exceeds the consumer's maximum response size.
+	// ErrResponseTooLarge is returned if a single message exceeds the maximum response size that the client has set.
 	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
 	// ErrFeature is returned for a request that requires a feature which a node of the pair does not support.
 	ErrFeature = errors.New("feature requires an upgrade of a node of the pair")
-	// ErrSplit ends a publish stream at a request that the client must split.
+	// ErrSplit ends a publish stream at a request with several publishes of the client that may have different outcomes.
+	// The client must send these publishes separately.
 	ErrSplit = errors.New("publishes of the request may have different outcomes; send them separately")
 	// ErrNoSchedule is returned for a schedule that does not exist.
 	ErrNoSchedule = errors.New("schedule not found")
 	// ErrTooManySchedules is returned when the pair has the maximum number of schedules.
 	ErrTooManySchedules = errors.New("too many schedules: delete some first")
-	// ErrReplica is returned to clients while the pair is a replica of another site.
+	// ErrReplica is returned while the pair is a replica of another site or a stopped primary.
 	ErrReplica = errors.New("pair is a replica of another site")
 	// ErrSiteRole is returned if the role of a site does not permit an operation.
 	ErrSiteRole = errors.New("not possible in the role of this site")
@@ -82,11 +84,12 @@ var (
 	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
 	// ErrCrossPair is returned for a request with queues of different pairs of the fleet.
 	ErrCrossPair = errors.New("queues belong to different pairs: use queues of one placement group")
-	// ErrPartitioned is returned for the name of a partitioned queue. Messages are stored only in its partitions.
+	// ErrPartitioned is returned for a request that names a partitioned queue. Messages are stored only in its
+	// partitions.
 	ErrPartitioned = errors.New("queue is partitioned")
 	// ErrFleetState is returned by the methods of a fleet if its state does not permit the request.
 	ErrFleetState = errors.New("not possible in the state of the fleet")
-	// ErrPaused is returned for a read while the node cannot confirm that it is still active.
+	// ErrPaused is returned for a read of messages while the node cannot confirm that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")
 )
 
@@ -429,8 +432,9 @@ func lookup(err error) mapping {
 	return mapping{err: err, reason: pb.ErrorReason_ERROR_REASON_INTERNAL}
 }
 
-// WithRedirect replaces an error that matches replication.ErrNotActive with the result of redirect, which
-// contains the address of the active node. It returns an error with an unknown outcome unchanged.
+// WithRedirect replaces an error that matches replication.ErrNotActive with the result of redirect, which contains
+// the address of the active node. It returns all other errors unchanged, and also errors with an unknown outcome and
+// errors that already contain a NotActiveError.
 func WithRedirect(err error, redirect func() *NotActiveError) error {
 	if _, has := errors.AsType[*NotActiveError](err); has || !errors.Is(err, replication.ErrNotActive) ||
 		errors.Is(err, replication.ErrOutcomeUnknown) {
@@ -533,7 +537,7 @@ func ToRequestError(err error) *pb.RequestError {
 	}
 }
 
-// Code returns the gRPC code of an error.
+// Code returns the gRPC code for the reason of an error, or codes.Internal for an error without a reason.
 func Code(err error) codes.Code { return lookup(err).code() }
 
 // ConcernsNode reports whether an error concerns the node and not only one request. Such an error ends a stream. An

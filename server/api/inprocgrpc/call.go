@@ -67,7 +67,8 @@ type call struct {
 	status          *status.Status // set when the call has ended
 }
 
-// newCall creates a call without blocking. The caller must call finish.
+// newCall creates a call without blocking. After the handler has returned, the caller must call finish and then
+// Link.running.Done.
 func (l *Link) newCall(ctx context.Context, method string, o options) (*call, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, status.FromContextError(err).Err()

@@ -15,7 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-const hundredths = 100 // unit of redelivery_multiplier
+const hundredths = 100 // redelivery_multiplier is stored in hundredths
 
 // configFields contains the fields of pb.QueueConfig. The field with number n corresponds to bit n-1 of a
 // txn.ConfigMask.

@@ -17,9 +17,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Deliveries is a reusable pb.ConsumeResponse that is encoded directly from the stored records. With many
-// subscriptions, deliveries far outnumber publishes, and the allocation of objects for each delivery would dominate
-// the cost.
+// Deliveries is a reusable representation of a pb.ConsumeResponse. It is encoded directly from the stored records.
+// With many subscriptions, deliveries far outnumber publishes, and the allocation of objects for each delivery would
+// dominate the cost.
 type Deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
@@ -84,8 +84,7 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next appends a part with undefined content and returns it. The caller fills it in place, which avoids copying more
-// than 200 bytes per part.
+// next appends a part with undefined content and returns it. The caller fills the part in place, which avoids a copy.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
 	d.parts = slices.Grow(d.parts, 1)[:n+1]

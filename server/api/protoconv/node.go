@@ -22,8 +22,8 @@ import (
 
 const retryAfter = 50 * time.Millisecond
 
-// NotActive returns an error that redirects clients to next. If next is the zero value, the error redirects
-// clients to the active node in the cluster record.
+// NotActive returns an error that redirects clients to next. If next is the zero value, the error redirects clients
+// to the active node in the cluster record. The error has no address if that node is unknown or is this node.
 func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveError {
 	if active, ok := st.ActiveNode(); ok && next.ID == uuid.Nil {
 		next = active
@@ -35,8 +35,8 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveE
 	return out
 }
 
-// FindNode returns the UUID of the node with the given name or UUID. Errors wrap ErrInvalid and list the known
-// nodes.
+// FindNode returns the UUID of the node with the given name or UUID. st.Record must not be nil. Errors wrap
+// ErrInvalid and list the known nodes.
 func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
 	nodes := slices.Clone(st.Record.Nodes)
 	for _, l := range st.Live {

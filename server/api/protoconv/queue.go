@@ -18,8 +18,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// QueueToProto converts a queue. It calls consumers to add the state of each subscription's consumers to out. That
-// state exists only on the active node.
+// QueueToProto converts a queue. For each subscription, it calls consumers with the ID and the converted
+// subscription, so that consumers can add fields that exist only on the active node.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),

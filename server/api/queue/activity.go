@@ -145,7 +145,8 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 }
 
 // oldest returns the time at which the oldest message of a queue was accepted. It returns the zero time for an empty
-// queue. known is false if the message could not be read before the deadline. The caller must hold agesMu.
+// queue. known is false if the message was not read, for example because the deadline has passed. The caller must
+// hold agesMu.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {
@@ -171,7 +172,7 @@ func (a *activity) oldest(
 	return at, true
 }
 
-// evictAges removes the ages of deleted queues. The caller must hold mu.
+// evictAges removes the ages of deleted queues if there are more ages than queues. The caller must hold mu.
 func (a *activity) evictAges() {
 	a.agesMu.Lock()
 	defer a.agesMu.Unlock()

@@ -28,8 +28,8 @@ const (
 	browseCopies = 3
 	// queuedBytes is the amount of data that gRPC buffers for a stream before Send blocks.
 	queuedBytes = 64 << 10
-	// browseTimeout limits the time that a call waits for memory. It also limits the time for which a connection may
-	// occupy memory without reading while other calls wait.
+	// browseTimeout limits each wait of a call for memory. It also limits the time for which a connection may occupy
+	// memory without reading while other calls wait.
 	browseTimeout = 5 * time.Second
 )
 
@@ -99,7 +99,8 @@ func (c *browser) end() {
 }
 
 // reserve reserves memory for the next batch before the batch is read. It returns the maximum size of the batch,
-// which is small if other calls use much memory. After browseTimeout, it returns apierror.ErrTooManyBrowsers.
+// which is smaller if other calls use more than half of the limit. If it cannot reserve the memory in time, it
+// returns apierror.ErrTooManyBrowsers.
 func (c *browser) reserve(ctx context.Context) (batchBytes int, err error) {
 	batchBytes = session.DeliveryBatchBytes
 	if c.of.held.Load()-c.held > c.of.limit/2 {

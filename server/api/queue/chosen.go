@@ -168,8 +168,8 @@ func (s *Service) choose(ctx context.Context, req interface {
 	return c, nil
 }
 
-// find selects the first messages of a search. It stops when more messages might not fit in one transaction, or at the
-// limits of one call.
+// find selects the first messages of a search, at most `most`. It stops earlier when more messages might not fit in
+// one transaction, or at the limits of one call.
 func (c *chosen) find(ctx context.Context, which *pb.Search, most uint64) error {
 	q := search{
 		service: c.service, session: c.session,
@@ -207,7 +207,8 @@ func (c *chosen) pending() ([]query.Pending, error) {
 
 // move moves the remaining messages in one transaction and returns their number. A message of several subscriptions
 // is moved from the first of them and acknowledged for the others. If the message is already acknowledged for the
-// first subscription, the whole transaction is refused. Otherwise, the other subscriptions would lose the message.
+// first subscription, the whole transaction is refused, because the other subscriptions would otherwise lose the
+// message.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {
@@ -248,7 +249,7 @@ type movePlan struct {
 	// from contains the messages to move from each subscription. acks contains the messages to acknowledge for a
 	// subscription, because they are moved from another subscription.
 	from, acks map[uint32][]txn.Range
-	required   bool // the messages in from must be present
+	required   bool // the transaction is refused if a message in from is already acknowledged
 }
 
 type moveGroup struct {

@@ -31,7 +31,7 @@ type operation struct {
 	forwards []txn.Forward // forwarding rules of the queue; set by resolve
 }
 
-// Commit applies a transaction on any number of queues. All of its operations are applied, or none.
+// Commit applies a transaction on one or more queues. All operations are applied, or none.
 func (s *Service) Commit(ctx context.Context, req *pb.CommitRequest) (*pb.CommitResponse, error) {
 	resp, err := s.commitTransaction(ctx, req)
 	return resp, s.status(err)

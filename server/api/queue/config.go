@@ -126,8 +126,8 @@ func configFields(label string, names []string) (mask txn.ConfigMask, err error)
 	return mask, nil
 }
 
-// explicit returns the fields that are set on the queue itself. These are the fields of c that are not 0 and, if
-// both nodes support it, the given fields.
+// explicit returns the fields that are set on the queue itself. These are the fields of c that are not 0 and, if the
+// pair supports it, the given fields.
 func (s *Service) explicit(session *session.Session, c *txn.Config, fields txn.ConfigMask) txn.ConfigMask {
 	if s.serving.Require(session, failover.FeatureQueues) != nil {
 		fields = 0

@@ -111,8 +111,8 @@ func (c *creation) run(ctx context.Context) (*txn.Result, error) {
 	return c.commitCounted(ctx, 0)
 }
 
-// checkNewQueue rejects a request before it is logged if it would fail when it is applied. It also enforces the
-// queue limit of the node. If retry is set, an earlier attempt may have created the queue.
+// checkNewQueue returns an error if the queue exists, or if a new queue would exceed limits.queues. If retry is set,
+// the queue may exist, because an earlier attempt may have created it.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
 	_, err := query.Lookup(s.store, nil, false, names[:]) // only at this pair: the queue must not exist

@@ -117,7 +117,7 @@ func (s *Service) missing(targets []query.Target) error {
 }
 
 // missingOf is like missing, for names that are first looked up in the store. It returns nil if all queues exist at
-// this pair. For a pair without a fleet, it returns only errors of partitioned queues.
+// this pair or the lookup fails. For a pair without a fleet, it returns only errors of partitioned queues.
 func (s *Service) missingOf(names ...string) error {
 	if len(names) == 0 {
 		return nil
@@ -140,7 +140,7 @@ func isMissing(err error) bool {
 	return errors.Is(err, txn.ErrQueueNotFound) || replaces(err)
 }
 
-// named adds the name of a queue to the bare txn.ErrQueueNotFound. Other errors contain it.
+// named adds the name of a queue to the bare txn.ErrQueueNotFound. Other errors already contain the name.
 func named(err error, queue string) error {
 	if err == txn.ErrQueueNotFound { //nolint:errorlint // an error that wraps it contains the name
 		return fmt.Errorf("%w: %q", err, queue)

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/observe/history"
 )
 
-// SetHistory sets the history that GetHistory returns. It must be called before the service is used.
+// SetHistory sets the recorder of the values that GetHistory returns. It must be called before the service is used.
 func (s *Service) SetHistory(h *history.Recorder) { s.history = h }
 
 // GetHistory returns the recorded values of a queue or of the pair.

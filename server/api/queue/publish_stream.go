@@ -328,7 +328,7 @@ func (p *publishStream) submit(ctx context.Context, b *publishBatch) error {
 }
 
 // prepare creates the call for a request and encodes the transaction of the request. If last is true, the stream must
-// end, and the client must resend the request, after apierror.ErrSplit in parts.
+// end, and the client must resend the request. After apierror.ErrSplit, the client must resend it in parts.
 func (p *publishStream) prepare(
 	ctx context.Context, b *publishBatch, buf *[]byte, req *pb.PublishStreamRequest,
 ) (last bool) {

@@ -9,8 +9,8 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// maxRefusedQueues limits the queues of other pairs for which one stream has received requests. At the limit, the
-// stream ends, and the client continues on another stream.
+// maxRefusedQueues limits the number of queues in the refusedQueues of one stream. At the limit, the stream ends, and
+// the client continues on another stream.
 const maxRefusedQueues = 1000
 
 // refusedQueues contains the queues for which a stream has refused a request, because another pair owns the queue or
@@ -29,8 +29,8 @@ func (r *refusedQueues) of(queue string) error {
 	return r.errs[queue]
 }
 
-// add records the error of a request if it concerns the owner of the queue. It returns an error if the stream must
-// end.
+// add records err as the error of a queue if err concerns the owner of the queue. It returns an error if the stream
+// must end, because it has too many refused queues.
 func (r *refusedQueues) add(queue string, err error) error {
 	if err == nil || !apierror.ConcernsOwner(err) {
 		return nil

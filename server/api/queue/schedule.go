@@ -119,7 +119,8 @@ func (st *storedSchedule) last() time.Time {
 	return st.GetStartedAt().AsTime()
 }
 
-// described returns the schedule for a response, which also contains next_at.
+// described returns the schedule for a response. It adds next_at, unless the schedule is paused or has no next
+// occurrence.
 func (st *storedSchedule) described() *pb.Schedule {
 	s := proto.CloneOf(st.Schedule)
 	if !s.GetPaused() {
@@ -283,8 +284,9 @@ type operations func(*txn.Builder) error
 // scheduleChange returns the operations that change a schedule, or nil if no change is needed.
 type scheduleChange func(before storedSchedule) (operations, error)
 
-// change calls fn with the current state of a schedule and commits the operations that fn returns. queue is the name of
-// the queue in the request, or empty.
+// change calls fn with the current state of a schedule and commits the operations that fn returns. If fn returns no
+// operations, the result is nil. For a retry of an executed request, change returns the stored result and does not
+// call fn. queue is the name of the queue in the request, or empty.
 func (s *Schedules) change(
 	ctx context.Context, producer *pb.Producer, name, queue string, fn scheduleChange,
 ) (*txn.Result, error) {

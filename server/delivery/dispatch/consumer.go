@@ -57,7 +57,8 @@ type Event struct {
 	// Messages are in order of sequence, except in queues with priorities. Messages that are redelivered, delayed,
 	// deferred or parked can follow messages with higher sequences.
 	Messages []Message
-	// Confirmed is the highest confirmation number for which all outcomes are committed, or 0 if it has not changed.
+	// Confirmed is the highest confirmation number for which all outcomes except PendingRejects are committed, or 0 if
+	// this number has not changed.
 	Confirmed uint64
 	// Drained is the number of the Drain request that is answered after Messages; 0 if none is answered.
 	// DrainedCredit is the revoked credit.
@@ -123,8 +124,8 @@ type Outcomes struct {
 	Rejects []Range
 	// Releases are redelivered immediately and are not counted as deliveries.
 	Releases []Range
-	// Confirm, if not 0, is a number that Next returns when these and all earlier outcomes of the consumer are
-	// committed.
+	// Confirm, if not 0, is the confirmation number of these and all earlier outcomes of the consumer. Next returns it
+	// in Event.Confirmed.
 	Confirm uint64
 }
 
@@ -220,8 +221,8 @@ func (c *Consumer) Detach(seen []Range) {
 	signal(c.notify)
 }
 
-// Finish records that the client sends no further requests. The consumer receives no further messages. Next
-// returns ErrFinished after it has returned all requested confirmations.
+// Finish records that the client sends no further requests. The consumer receives no further messages. Next returns
+// ErrFinished when it has returned all requested confirmations.
 func (c *Consumer) Finish() {
 	d := c.d
 	d.mu.Lock()
@@ -259,8 +260,8 @@ func (c *Consumer) Fail(err error) {
 	signal(c.notify)
 }
 
-// Next waits for the next event. It returns ErrFinished after Finish. If the consumer was ended otherwise, it
-// returns the reason. If ctx ends, it returns the error of ctx.
+// Next waits for the next event. After Finish or Detach, it returns the requested confirmations and then ErrFinished.
+// If the consumer was ended otherwise, it returns the reason. If ctx ends, it returns the error of ctx.
 func (c *Consumer) Next(ctx context.Context) (Event, error) {
 	for {
 		event, err := c.take()

@@ -19,7 +19,7 @@ type delayedEntry struct {
 }
 
 // requeueDelayed requeues sequences. Each sequence is requeued after the delay that a consumer requested (in asked),
-// or else after the redelivery delay of the queue.
+// or else after the redelivery delay of the subscription.
 func (d *dispatcher) requeueDelayed(sequences []uint64, asked map[uint64]time.Duration) {
 	if len(sequences) == 0 {
 		return

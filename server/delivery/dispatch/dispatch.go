@@ -55,7 +55,7 @@ var (
 	// ErrMoved is returned by Next and Settle if Seek has moved the subscription. Earlier deliveries and their
 	// outcomes are invalid.
 	ErrMoved = errors.New("subscription was moved; outcomes of earlier deliveries are invalid")
-	// ErrFinished is returned by Next after Finish, when Next has returned all confirmations.
+	// ErrFinished is returned by Next after Finish or Detach, when Next has returned all requested confirmations.
 	ErrFinished = errors.New("consumer is closed")
 	// ErrTooManyConsumers is returned by Attach when the node has reached its limit of consumers.
 	ErrTooManyConsumers = errors.New("too many consumers")
@@ -119,9 +119,10 @@ type Source interface {
 	Watch(queue uint64) (changed <-chan struct{}, cancel func())
 }
 
-// Settler commits acknowledgements and releases of one subscription in one transaction.
+// Settler commits the outcomes of messages of a subscription.
 type Settler interface {
-	// Settle returns nil only when the transaction is committed and applied.
+	// Settle commits acknowledgements and releases in one transaction. It returns nil only when the transaction is
+	// committed and applied.
 	Settle(ctx context.Context, key Key, acks, releases []Range) error
 	// Move moves messages of one subscription, in ascending order, to its dead-letter queue. Without a dead-letter
 	// queue, it discards them. It skips messages that are already acknowledged. It returns nil only when the move is

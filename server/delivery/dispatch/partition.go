@@ -69,9 +69,9 @@ func (d *dispatcher) handOver() {
 	d.selects().consumersChanged()
 }
 
-// elected returns the consumer that must be active: of the consumers that are not idle, the one with the active ID. Of
-// several consumers with this ID, it is the last one, because the connection of the others may be lost. Without an ID,
-// it is the first consumer that is not idle. If all consumers are idle, it is the first one.
+// elected returns the consumer that must be active: of the usable consumers, the one with the active ID. Of several
+// consumers with this ID, it is the last one, because the connection of the others may be lost. If no usable consumer
+// has an ID, it is the first usable consumer. If no consumer is usable, it is the first one.
 func (d *dispatcher) elected() *Consumer {
 	var ids []string
 	for _, c := range d.consumers {

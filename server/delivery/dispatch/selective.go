@@ -236,8 +236,8 @@ func (s *selective) notRead(sequences []uint64) {
 	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing processes requested sequences that the read did not return, because they are acknowledged, dead-lettered
-// or corrupt. It requeues the next messages of their groups.
+// missing processes requested sequences that the read did not return, for example because they are acknowledged,
+// dead-lettered or corrupt. It requeues the next messages of their groups.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.requested {
 		for len(found) > 0 && found[0].Sequence < sequence {

@@ -23,7 +23,7 @@ type settlement struct {
 	foreign  []Range  // acknowledged by a consumer at which they were not in flight
 	releases []uint64 // messages that have no consumer until the release is committed
 	unsent   []uint64 // unsent messages of a lost or silent consumer that has releases; requeued together with them
-	// delays contains the requested delays of releases. The other releases use the delay of the queue.
+	// delays contains the requested delays of releases. The other releases use the redelivery delay of the subscription.
 	delays   map[uint64]time.Duration
 	returns  bool          // some of the releases belong to a lost or silent consumer
 	dead     []pendingDead // messages that have no consumer until they are moved

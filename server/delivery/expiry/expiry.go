@@ -396,8 +396,8 @@ const (
 
 // backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
 // consumers. Transactions are small, because other transactions wait while one is applied. Each transaction is
-// followed by a pause of several times its duration. If the work takes more than a minute, it may arrive faster than
-// it is processed. In that case, transactions become larger and pauses shorter.
+// followed by a pause of up to seven times its duration, but at most maxPause. If the work takes more than a minute,
+// it may arrive faster than it is processed. In that case, transactions become larger and pauses shorter.
 type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }

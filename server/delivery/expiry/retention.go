@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// retentionEvery is the interval between checks. Therefore messages may be retained up to this much longer than
+	// retentionEvery is the interval between checks. Therefore messages may be retained about this much longer than
 	// configured.
 	retentionEvery = time.Second
 	// maxTrimSequences limits the number of sequences that one proposal frees, so that the proposal is applied

@@ -32,7 +32,8 @@ type Task interface {
 }
 
 const (
-	// blockedAgain is the retry interval on a blocked node. failedAgain is the retry interval after another error.
+	// blockedAgain is the retry interval on a blocked node or after an unknown outcome. failedAgain is the retry
+	// interval after other errors.
 	blockedAgain = 50 * time.Millisecond
 	failedAgain  = time.Second
 )

@@ -114,8 +114,8 @@ func newEnvironment() (*cel.Env, error) {
 	return env, nil
 }
 
-// Compile compiles an expression. The error wraps ErrInvalid. It contains the exceeded limit, or the position
-// (line:column, both counted from 1) and the reason.
+// Compile compiles an expression. Errors for invalid expressions wrap ErrInvalid and contain the reason. For syntax
+// and type errors, they also contain the position (line:column, both counted from 1).
 func Compile(text string) (*Filter, error) { return compile(text, environment, MaxCost) }
 
 // CompileSearch is like Compile, but the expression can also use the body.

@@ -143,7 +143,8 @@ func (s *Session) due(messages []queue.DueMessage) {
 	}
 }
 
-// Ended returns a channel that is closed when the session has ended. After that, Reason returns the reason.
+// Ended returns a channel that is closed when the session ends, before the consumers have stopped. After that, Reason
+// returns the reason.
 func (s *Session) Ended() <-chan struct{} { return s.ended }
 
 // Reason returns why the session ended. It must be called only after the channel of Ended is closed.

@@ -58,8 +58,8 @@ type request interface {
 
 type plan func(t *access.Table) ([]txn.AccessChange, error)
 
-// change executes a request and returns the version of the table. If the same request was executed before, change
-// returns the stored result (INV-10).
+// change executes a request and returns the version of the table. In a pair, the first change also adds the peer
+// secret. If the same request was executed before, change returns the stored result (INV-10).
 func (s *Service) change(ctx context.Context, req request, lockOut bool, decide plan) (version uint64, err error) {
 	session, err := s.o.Serving.Session()
 	if err != nil {
