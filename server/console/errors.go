@@ -24,7 +24,7 @@ type failure struct {
 	Link   string // URL at which the action is possible; may be empty
 }
 
-// invalid is the error of an action with invalid form input.
+// invalid is an error with a text for the user, for example about invalid form input.
 type invalid string
 
 func (e invalid) Error() string { return string(e) }

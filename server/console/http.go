@@ -114,8 +114,8 @@ func host(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// namesThisHost reports whether a Host header contains a name or address of this host. It rejects names that the
-// DNS of another site resolves to this host (DNS rebinding).
+// namesThisHost reports whether a Host header contains localhost or a loopback address. The DNS of another site could
+// resolve other names to this host (DNS rebinding).
 func namesThisHost(header string) bool {
 	h := host(header)
 	if strings.EqualFold(h, "localhost") {

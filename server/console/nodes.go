@@ -116,7 +116,7 @@ const (
 )
 
 // rates samples the counters of a node, at most once per sampleEvery, and returns its rates. It returns nil for the
-// first sample.
+// first sample of a process, or if the previous sample is older than sampleOld.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
 	if st.GetActivity() == nil {
 		return nil

@@ -68,7 +68,8 @@ type fleetView struct {
 	Pairs []*fleetPair
 	Rules []placementRule
 	Moves []fleetMove
-	// MovesCurrent reports whether moves to other pairs are complete. MovesError is why moves are unknown.
+	// MovesCurrent reports whether moves to other pairs are complete. MovesError is the reason why the moves are
+	// unknown, or empty.
 	MovesCurrent bool
 	MovesError   string
 	Conditions   []*pb.Condition
@@ -239,7 +240,8 @@ type consoles struct {
 	known map[string]consoleAddress
 }
 
-// add adds the consoles of other pairs.
+// add sets the consoles of the other pairs. It first requests those that are unknown or were requested more than
+// consolesEvery ago.
 func (c *consoles) add(ctx context.Context, v *View, pairs []*fleetPair) {
 	var due []string
 	now := v.server.o.Now()
@@ -345,8 +347,8 @@ type placement struct {
 	Epoch       uint64
 }
 
-// placement returns the entry of a queue in the directory. It returns nil without a fleet, or if the session may not
-// read the directory.
+// placement returns the entry of a queue in the directory. It returns nil without a fleet, if the session may not
+// read the directory, or if the queue has no entry.
 func (v *View) placement(ctx context.Context, may rights, queue string) *placement {
 	if !may.May("operate") {
 		return nil

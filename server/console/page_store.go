@@ -190,7 +190,8 @@ func (n *nodeView) OldFile() uint64 {
 	return 0
 }
 
-// maintenance returns the maintenance client of the node named in the request.
+// maintenance returns the maintenance client of the node named in the request, or of this node if the request names
+// none.
 func (v *View) maintenance(ctx context.Context) (pb.MaintenanceServiceClient, error) {
 	cc, err := v.Node(ctx, v.Get("node"))
 	if err != nil {

@@ -12,7 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Fleet connects a session to all pairs of a fleet. Its own methods send calls to this pair, and follow NOT_OWNER.
+// Fleet connects a session to all pairs of a fleet. As a connection, it sends calls to this pair, and repeats a call
+// at the owner of the queue after the error NOT_OWNER.
 type Fleet interface {
 	grpc.ClientConnInterface
 

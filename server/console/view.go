@@ -21,8 +21,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// otherTimeout limits the status query to the other node. A node that does not respond must be shown as unresponsive
-// within two seconds.
+// otherTimeout limits the status query to another node, and other short requests to it. A node that does not respond
+// must be shown as unresponsive within two seconds.
 const otherTimeout = 700 * time.Millisecond
 
 var errNoActive = errors.New("no active node")

@@ -14,7 +14,7 @@ import (
 )
 
 // Conn is an admitted connection. A nil Conn represents a connection that no Listener has accepted. Methods of a nil
-// Conn do nothing, except CloseForMemory, which requires a Conn.
+// Conn have no effect, except CloseForMemory, which requires a Conn.
 type Conn struct {
 	l      *Listener
 	source *source

@@ -64,7 +64,7 @@ func (r *Record) setOutcome(err error) {
 	}
 }
 
-// codeName returns the name of a code in the notation of the gRPC documentation, such as PERMISSION_DENIED.
+// codeName returns the name of a code in upper case, with underscores, such as PERMISSION_DENIED.
 func codeName(c codes.Code) string {
 	var b strings.Builder
 	for i, r := range c.String() {

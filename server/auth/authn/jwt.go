@@ -195,8 +195,8 @@ func claim(claims map[string]any, path string) any {
 	return nil
 }
 
-// instant parses a NumericDate: seconds since 1970 with an optional fraction. It returns false for a date before
-// 1970 or after the year 9999.
+// instant parses a NumericDate: seconds since 1970 with an optional fraction, which is ignored. It returns false for
+// a date before 1970 or after the year 9999.
 func instant(n *json.Number) (time.Time, bool) {
 	const latest = 253402300799 // the end of the year 9999
 	seconds, err := n.Float64()

@@ -23,8 +23,8 @@ import (
 const (
 	fileCheckInterval = time.Second
 	refetchAfter      = 5 * time.Second // minimum interval between fetches caused by unknown keys
-	// refreshAfter is the age at which fetched keys are fetched again. Until then, a withdrawn key is still accepted. If
-	// the fetch fails, the old keys remain in use.
+	// refreshAfter is the age at which fetched keys are fetched again. Until then, a withdrawn key may still be
+	// accepted. If the fetch fails, the old keys remain in use.
 	refreshAfter = 10 * time.Minute
 	fetchTimeout = 10 * time.Second
 	maxKeySet    = 1 << 20 // bytes

@@ -202,8 +202,8 @@ func (c *Consumer) reject(ranges []Range) {
 }
 
 // Detach marks the messages of the consumer as not delivered, except those in seen. It is used when messages may
-// still be in transit to the client. The consumer receives no further messages. The caller must call Finish, and
-// then Close, which requeues the messages.
+// still be in transit to the client. The consumer receives no further messages, and Next returns ErrFinished as after
+// Finish. The caller must then call Close, which requeues the messages.
 func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d

@@ -14,7 +14,8 @@ import (
 const (
 	// maxPendingRanges limits the number of outcomes that are collected while a transaction is committed.
 	maxPendingRanges = 1 << 15
-	// maxSettleItems limits the number of ranges and releases in one transaction. It is half of the store's limit.
+	// maxSettleItems limits the number of acknowledged ranges, and the number of releases, in one transaction. It is
+	// half of txn.MaxRanges.
 	maxSettleItems = 1 << 15
 )
 
