@@ -289,7 +289,8 @@ type Txn struct {
 	PreparedTimeout Duration `key:"prepared-timeout" range:"0, or 1s to 8760h" run:"pair" usage:"time after which an undecided prepared transaction is rolled back, at least 1s; its coordinator is notified when it reconnects. Use it only if no coordinator can have committed elsewhere. 0: never"`
 }
 
-// Default returns the default settings, which are for a pair that uses etcd on the same host.
+// Default returns the default settings, which are for a pair that uses etcd. The defaults of node.name and
+// coordinator.etcd.endpoints are added by Load.
 func Default() Config {
 	return Config{
 		Data:   Data{Dir: "lockstep-data"},

@@ -22,8 +22,9 @@ const (
 	keyCoordinator = "coordinator.type"
 )
 
-// ErrInvalid is wrapped by all errors of this package for invalid settings. Their texts contain the keys and the
-// problems. The errors of Load also contain the source of each value.
+// ErrInvalid is wrapped by the errors of this package for invalid settings, except those of functions that parse a
+// single value, such as ParseSize. The texts of the errors contain the keys and the problems. The errors of Load also
+// contain the source of each value.
 var ErrInvalid = errors.New("invalid configuration")
 
 // RegisterFlags adds a flag for each setting and a hidden flag for each former name. It also adds `--standalone`,

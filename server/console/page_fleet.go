@@ -68,7 +68,7 @@ type fleetView struct {
 	Pairs []*fleetPair
 	Rules []placementRule
 	Moves []fleetMove
-	// MovesCurrent reports whether moves to other pairs are complete. MovesError is the reason why the moves are
+	// MovesCurrent reports whether Moves contains all moves to other pairs. MovesError is the reason why the moves are
 	// unknown, or empty.
 	MovesCurrent bool
 	MovesError   string

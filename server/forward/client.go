@@ -63,9 +63,10 @@ type Conn interface {
 	Close() error
 }
 
-// Client connects one caller to all pairs of the fleet. Its own methods send calls to this pair, and follow NOT_OWNER.
-// They do not follow it after the first response of a stream, or in streams with several requests. For requests with a
-// producer, the caller must use Pair instead. A Client is safe for concurrent use.
+// Client connects one caller to all pairs of the fleet. As a connection, it sends calls to this pair, and repeats a
+// call at the owner of the queue after the error NOT_OWNER. It does not repeat a stream with several requests, or a
+// stream with a response. For requests with a producer, the caller must use Pair instead. A Client is safe for
+// concurrent use.
 type Client struct {
 	o      Options
 	caller atomic.Pointer[Caller]

@@ -39,7 +39,8 @@ type pairConn struct {
 	closed    bool
 }
 
-// setAddresses replaces the addresses of the nodes. An empty list has no effect.
+// setAddresses replaces the addresses of the nodes, and closes failed connections to former addresses. An empty list
+// has no effect.
 func (p *pairConn) setAddresses(addresses []string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

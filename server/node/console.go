@@ -64,7 +64,7 @@ func (n *node) requiresCertificate() bool {
 }
 
 // forward returns a function that adds a principal and its groups to the context of a call to the other node. It
-// returns nil if the nodes do not authenticate each other by certificate.
+// returns nil unless this node requires client certificates.
 func (n *node) forward() func(context.Context, string, []string) (context.Context, error) {
 	if !n.requiresCertificate() || n.cfg.TLS.CA == "" {
 		return nil

@@ -137,7 +137,7 @@ func (n *node) forwardAMQP(c broker.Client) broker.Forwarder {
 // sharedConn is a connection that the sessions of the console share.
 type sharedConn struct{ *grpc.ClientConn }
 
-// Close implements forward.Conn.
+// Close implements forward.Conn. It does nothing, because other sessions use the connection.
 func (sharedConn) Close() error { return nil }
 
 // forwardConsole returns the function that connects sessions of the console to all pairs. It returns nil without a

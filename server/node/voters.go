@@ -18,7 +18,8 @@ type votersPoll struct {
 	voters []metrics.Voter
 }
 
-// lastVoters returns the result of the last poll. It returns nil for a pair without voters.
+// lastVoters returns the result of the last poll. It returns nil for a pair without voters, and before the first
+// poll.
 func (l *conditionMonitor) lastVoters() []metrics.Voter {
 	l.voters.mu.Lock()
 	defer l.voters.mu.Unlock()

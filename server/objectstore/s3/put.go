@@ -23,8 +23,8 @@ import (
 )
 
 const (
-	// maxParts is the maximum number of parts of an S3 object. fewParts is the number of parts for the expected size.
-	// It is lower, because the object may become larger than expected.
+	// maxParts is the maximum number of parts of an S3 object. The part size is chosen so that an object of the expected
+	// size has at most about fewParts parts, because the object may become larger than expected.
 	maxParts   = 10_000
 	fewParts   = 9_000
 	abortLimit = 10 * time.Second // maximum time to abort a failed upload

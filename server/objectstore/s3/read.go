@@ -17,7 +17,7 @@ import (
 
 const (
 	// A sequential reader fetches readAhead blocks ahead, and keptBlocks blocks are cached. A reader therefore uses the
-	// memory of at most readAhead+keptBlocks blocks.
+	// memory of about readAhead+keptBlocks blocks.
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16
