@@ -56,8 +56,8 @@ func newHub(s *Server) *hub {
 	return h
 }
 
-// subscribe subscribes to the events of a page. It returns false if too many pages are open or the hub is closed. The
-// caller must call leave.
+// subscribe subscribes to the events of a page. It returns false if too many pages are open or the hub is closed. If
+// it returns true, the caller must call leave.
 func (h *hub) subscribe(one *session, from inprocgrpc.Caller, p *Page, query url.Values) (
 	events <-chan []byte, leave func(), ok bool,
 ) {

@@ -93,7 +93,8 @@ func localPath(path string) string {
 	return path
 }
 
-// signIn creates a session from a token or from the client certificate of the connection.
+// signIn creates a session from a token or from the client certificate of the connection. It ends the previous
+// session of the browser.
 func (s *Server) signIn(w http.ResponseWriter, r *http.Request) {
 	if err := r.ParseForm(); err != nil {
 		s.signInForm(w, r, http.StatusRequestEntityTooLarge, &failure{Title: "Form too large or invalid"})

@@ -74,9 +74,9 @@ func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary.Settle(ctx)
 }
 
-// waitForSuccessor waits until the new active serves with this node as its standby. When this node stops, the new
-// active must write the cluster record to remove it from the in-sync set. That write must not extend the pause of
-// the switchover.
+// waitForSuccessor waits until the new active serves with this node as its standby. It stops waiting if the new
+// active does not respond or serves alone, and after successorLimit. When this node stops, the new active must write
+// the cluster record to remove it from the in-sync set. That write must not extend the pause of the switchover.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()

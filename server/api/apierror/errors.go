@@ -41,7 +41,7 @@ var (
 	// ErrSequenceReused is returned if the sequence of a producer was already used for a different request. The new
 	// request was not executed.
 	ErrSequenceReused = errors.New("producer sequence already used")
-	// ErrDiskLow is returned for a request that stores messages while the free disk space is below disk.low-watermark.
+	// ErrDiskLow is returned for a request that stores messages while disk space is low (see disk.low-watermark).
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
 	// ErrTooManyBrowsers is returned if a Browse call cannot reserve memory in time, because clients have not read the
 	// responses of other Browse calls.
@@ -61,7 +61,7 @@ var (
 	ErrReplica = errors.New("pair is a replica of another site")
 	// ErrSiteRole is returned if the role of a site does not permit an operation.
 	ErrSiteRole = errors.New("not possible in the role of this site")
-	// ErrSiteSwitch is returned if a planned switch has failed and was rolled back.
+	// ErrSiteSwitch is returned if a planned switch of the primary site has failed.
 	ErrSiteSwitch = errors.New("switch of the primary site failed")
 	// ErrSitePrimaryAnswers is returned if a promotion is refused because the primary site responds.
 	ErrSitePrimaryAnswers = errors.New("primary site responds")
@@ -78,7 +78,8 @@ var (
 		replication.ErrBlocked)
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
-	// ErrSiteNotCompared is returned if the two sites could not be compared at the same transaction.
+	// ErrSiteNotCompared is returned if the two sites could not be compared, for example because another comparison is
+	// in progress.
 	ErrSiteNotCompared = errors.New("sites could not be compared")
 	// ErrNotOwner is returned for a queue of another pair of the fleet.
 	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
@@ -87,7 +88,7 @@ var (
 	// ErrPartitioned is returned for a request that names a partitioned queue. Messages are stored only in its
 	// partitions.
 	ErrPartitioned = errors.New("queue is partitioned")
-	// ErrFleetState is returned by the methods of a fleet if its state does not permit the request.
+	// ErrFleetState is returned for a request that the state of the fleet does not permit.
 	ErrFleetState = errors.New("not possible in the state of the fleet")
 	// ErrPaused is returned for a read of messages while the node cannot confirm that it is still active.
 	ErrPaused = errors.New("deliveries are paused on this node")

@@ -50,7 +50,7 @@ const (
 	fieldKey, fieldValue                                = 1, 2
 	fieldBool, fieldInt, fieldDouble, fieldBytes        = 1, 2, 3, 4
 	fieldSeconds, fieldNanos                            = 1, 2
-	// All field numbers are below 16.
+	// tagBytes is the size of a tag, because all field numbers are below 16.
 	tagBytes = 1
 )
 

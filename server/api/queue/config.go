@@ -56,8 +56,8 @@ func (s *Service) config(
 	return c, mask, err
 }
 
-// bothLimits completes a change of only one limit with the other limit of the queue. Release 0.1.0 stops at a record
-// that changes only one of them.
+// bothLimits completes a change of only max_messages or only max_bytes with the current value of the other limit. A
+// node of release 0.1.0 stops at a record that changes only one of these limits.
 func (s *Service) bothLimits(name string, c txn.Config, mask txn.ConfigMask) (txn.Config, txn.ConfigMask, error) {
 	if mask == 0 || mask == txn.PlainFields || mask&^txn.PlainFields != 0 {
 		return c, mask, nil

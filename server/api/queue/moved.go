@@ -15,8 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// fencedQueues contains the queues for which the log has refused a request of a stream, because the queue is fenced. As
-// with refusedQueues, later requests of the stream must not be executed, even if the fence is removed.
+// fencedQueues contains the queues for which a request of a stream was refused when it was applied, because the queue
+// is fenced or has moved. As with refusedQueues, later requests to these queues must not be executed, even if the
+// fence is removed.
 type fencedQueues struct {
 	any    atomic.Bool
 	byName sync.Map
@@ -49,7 +50,8 @@ func (p *publishStream) refusedFor(queue string) error {
 	return p.server.movedAway(queue)
 }
 
-// movedAway returns the error for a queue that was fenced when a request was applied.
+// movedAway returns the error for a queue that was fenced when a request was applied. If the directory names another
+// owner, the error contains that owner.
 func (s *Service) movedAway(queue string) error {
 	if s.fleet == nil {
 		return fmt.Errorf("queue %q: %w", queue, txn.ErrMoved)

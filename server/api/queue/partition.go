@@ -41,7 +41,7 @@ func replaces(missing error) bool {
 
 const maxConsumerIDBytes = 64
 
-// divide declares the ID of a consumer of a partition.
+// divide checks and declares the ID of a consumer of a partition. It has no effect for other queues.
 func divide(c *dispatch.Consumer, attach *pb.Attach) error {
 	p, is := txn.ParsePartition(attach.GetQueue())
 	if !is {

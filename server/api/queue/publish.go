@@ -214,8 +214,8 @@ func (s *Service) appendRequest(
 	return nil
 }
 
-// appendPublish adds a publish to a transaction. The delay of the queue applies to messages without a delivery
-// time. The builder fails at the first invalid message.
+// appendPublish adds a publish to a transaction. The delay of the queue applies to messages with neither a delivery
+// time nor a delay. The builder fails at the first invalid message.
 func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []*pb.Message) {
 	b.BeginPublish(id)
 	for i, m := range messages {

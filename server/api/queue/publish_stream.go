@@ -36,7 +36,8 @@ type streamCall struct {
 	missing     error                         // error if the request is refused in the log because its queue is missing
 }
 
-// end records the outcome of the request. It does not block.
+// end passes on the outcome of the request. If the outcome requires that, it also marks the stream as broken or the
+// queue as fenced. It does not block.
 func (c *streamCall) end(r *txn.Result, err error) {
 	if err != nil && apierror.ConcernsNode(err) {
 		// Set broken before a later request of the stream can be submitted to the recovered node.

@@ -54,8 +54,8 @@ func (s *Schedules) setFailed(failed []FailedSchedule) {
 	s.failed = failed
 }
 
-// scheduler publishes the occurrences during one session. Its state is only a cache, because another node continues
-// from the stored schedules.
+// scheduler publishes the occurrences during one session. Its state is only a cache, because after a failover, the
+// new active continues from the stored schedules.
 type scheduler struct {
 	s       *Schedules
 	session *session.Session

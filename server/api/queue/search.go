@@ -94,7 +94,7 @@ func (s *search) begin(req *pb.Search) (err error) {
 
 func (s *search) done() bool { return s.from >= s.before }
 
-// exhausted reports whether the search has reached a limit of a call.
+// exhausted reports whether a search with a filter has reached a limit of one call.
 func (s *search) exhausted() bool {
 	return s.filter != nil && s.stepped && (s.scanned >= s.maxScanned || s.readBytes >= maxSearchBytes ||
 		time.Since(s.began) >= searchTimeout)

@@ -96,7 +96,7 @@ func (s *Service) release(b *[]byte) {
 }
 
 // status converts an error to a gRPC status. If the node is not active, the status contains the address of the active
-// node.
+// node, if known.
 func (s *Service) status(err error) error {
 	return apierror.ToStatus(apierror.WithRedirect(err, s.serving.NotActive))
 }

@@ -13,8 +13,8 @@ import (
 	"google.golang.org/grpc/peer"
 )
 
-// Conn is an admitted connection. A nil Conn represents a connection that no Listener has accepted. Methods of a nil
-// Conn have no effect, except CloseForMemory, which requires a Conn.
+// Conn is an admitted connection. A nil Conn represents a connection that no Listener has accepted. Exported methods
+// of a nil Conn have no effect, except CloseForMemory, which requires a Conn.
 type Conn struct {
 	l      *Listener
 	source *source

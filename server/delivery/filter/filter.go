@@ -53,7 +53,7 @@ const (
 	maxLoops = 1
 )
 
-// ErrInvalid is wrapped by the errors of Compile and CompileSearch.
+// ErrInvalid is wrapped by the errors of Compile and CompileSearch for invalid expressions.
 var ErrInvalid = errors.New("invalid filter")
 
 // Filter is a compiled expression. It is safe for concurrent use.

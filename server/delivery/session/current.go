@@ -51,8 +51,7 @@ func (c *Current) Session() (*Session, error) {
 // NotActive returns the error that redirects clients to the active node.
 func (c *Current) NotActive() *apierror.NotActiveError { return c.notActive() }
 
-// SetDiskLow sets whether publishes are refused because the free disk space is below disk.low-watermark. It
-// reports whether the value has changed.
+// SetDiskLow sets whether publishes are refused because of low disk space. It reports whether the value has changed.
 func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(low) != low }
 
 // DiskLow reports whether publishes are refused because of low disk space.

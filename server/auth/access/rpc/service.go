@@ -198,8 +198,8 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, asked uint32) e
 		"same request, a new request must use the next sequence", apierror.ErrSequenceReused, p.Sequence, p.ID)
 }
 
-// status converts an error to a gRPC status. If the node is not active, the status contains the address of the
-// active node.
+// status converts an error to a gRPC status. If the node is not active, the status contains the address of the active
+// node, if known.
 func (s *Service) status(op string, err error) error {
 	return apierror.ToStatus(fmt.Errorf("%s: %w", op, apierror.WithRedirect(err, s.o.Serving.NotActive)))
 }
