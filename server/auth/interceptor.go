@@ -49,8 +49,8 @@ type Interceptor struct{ o Options }
 func New(o Options) *Interceptor { return &Interceptor{o} }
 
 // Begin checks a call before its execution. It returns the context of the call with the caller's identity, and
-// reports whether Finish must be called even if the call succeeds. If the call is denied, the error is a gRPC
-// status.
+// reports whether Finish must be called even if the call succeeds. If the call is denied, Begin reports it to
+// Options.Observe, and the error is a gRPC status.
 func (i *Interceptor) Begin(ctx context.Context, method string) (context.Context, bool, error) {
 	if i == nil {
 		return ctx, false, nil
@@ -116,8 +116,8 @@ func (i *Interceptor) check(ctx context.Context, need access.Need, known bool, m
 	return i.o.Rules.Check(ctx, need.Right, "")
 }
 
-// Finish reports an audited or denied call to Options.Observe. It must be called after each audited or failed call.
-// err is nil or a gRPC status.
+// Finish reports an audited or denied call to Options.Observe. It must be called after each audited or failed call
+// that Begin has permitted. err is nil or a gRPC status.
 func (i *Interceptor) Finish(ctx context.Context, method string, request any, start time.Time, err error) {
 	if i == nil || i.o.Observe == nil {
 		return

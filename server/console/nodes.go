@@ -115,8 +115,8 @@ const (
 	maxSamples  = 16
 )
 
-// rates samples the counters of a node, at most once per sampleEvery, and returns its rates. It returns nil for the
-// first sample of a process, or if the previous sample is older than sampleOld.
+// rates samples the counters of a node, at most once per sampleEvery, and returns its rates. It returns nil until a
+// process has two samples, and if the previous sample is older than sampleOld.
 func (s *samples) rates(node string, st *pb.GetStatusResponse, now time.Time) *rates {
 	if st.GetActivity() == nil {
 		return nil

@@ -203,7 +203,7 @@ func (p *pairConn) hidden(err error) error {
 	return status.Errorf(codes.Unavailable, "pair %s: %s", p.name, status.Convert(err).Message())
 }
 
-// NewStream starts a streaming call to the node that was active last.
+// NewStream starts a streaming call, preferably to the node that was active last.
 func (p *pairConn) NewStream(
 	ctx context.Context, d *grpc.StreamDesc, method string, o ...grpc.CallOption,
 ) (grpc.ClientStream, error) {

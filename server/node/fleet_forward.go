@@ -160,7 +160,8 @@ func (n *node) forwardConsole(
 	}
 }
 
-// otherPair returns the connection of the console to a node of another pair.
+// otherPair returns the connection of the console to a node of another pair. It replaces a failed connection. If too
+// many connections exist, it closes some of them.
 func (p *consolePort) otherPair(n *node, address string) (forward.Conn, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

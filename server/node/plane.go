@@ -163,7 +163,8 @@ func (p *dataPlane) ClearLoss(context.Context) error {
 	return describe("clear a possible loss", p.node.store.ClearLoss())
 }
 
-// StartActive starts the active role. Clients are served when all committed records are applied.
+// StartActive starts the active role. Clients are served when all committed records are applied, unless siteRefusal
+// returns an error.
 func (p *dataPlane) StartActive(_ context.Context, spec failover.ActiveSpec, post func(failover.DataEvent)) error {
 	p.node.maintenance.CancelRewrite() // the active must apply the log, which a rewrite prevents
 	p.mu.Lock()
@@ -244,7 +245,7 @@ func (p *dataPlane) serve() {
 	session := session.NewSession(p.primary, p.node.store, o, p.node.log.Named("consumers"))
 	session.SetPaused(!p.serving.Deliver)
 	session.Prepared.SetTimeout(p.node.settings.Live().Txn.PreparedTimeout.Std())
-	p.node.serving.Set(session) // until StopActive
+	p.node.serving.Set(session) // until StopActive or refuse
 	p.showHealth()
 }
 

@@ -84,6 +84,7 @@ func (r *Remotes) Conn(address string) (*grpc.ClientConn, error) {
 }
 
 // Forget closes the connections for which unused returns true. failed reports whether the connection has failed.
+// unused must not call methods of r.
 func (r *Remotes) Forget(unused func(address string, failed bool) bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -119,7 +119,8 @@ func (s *Service) checkSame(p *txn.Producer, prior *query.Prior, encode func(*tx
 type encodedPublish struct {
 	prior *query.Prior  // stored result of a retry; nil if the request was not executed before
 	wait  time.Duration // delay before the caller's next request
-	// missing is the error for a retry to a queue that does not exist at this pair. The retry is refused in the log.
+	// missing is the error for a retry if its queue does not exist at this pair, or if an earlier request of the stream
+	// to the queue was refused. Without a stored result, the retry is logged, and refused when it is applied.
 	missing error
 }
 

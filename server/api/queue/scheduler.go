@@ -108,7 +108,8 @@ func (r *scheduler) run(ctx context.Context, changed <-chan struct{}) {
 	}
 }
 
-// refresh reads the changed schedules. It returns the sorted names of all schedules that can be decoded.
+// refresh updates the known schedules from the store. It returns the sorted names of all schedules that can be
+// decoded.
 func (r *scheduler) refresh() (names []string) {
 	entries := query.MetaPrefix(r.s.q.store, scheduleKeys)
 	seen := make(map[string]bool, len(entries))
@@ -130,7 +131,8 @@ func (r *scheduler) refresh() (names []string) {
 	return names
 }
 
-// decode decodes a schedule. If the entry has not changed, it returns the known schedule.
+// decode decodes a schedule. If the entry has not changed, it returns the known schedule. It adds a new schedule to
+// the known schedules. If the times or the queue of a schedule have changed, it cancels a delayed retry.
 func (r *scheduler) decode(name string, entry []byte) (storedSchedule, error) {
 	known := r.known[name]
 	if v, ok := queue.ParseVersioned(entry); ok && known != nil && known.version == v.Version {
@@ -208,8 +210,7 @@ func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 	return e.retryAt
 }
 
-// publish commits the next step of a due schedule. If the publish is refused, publish records the refusal and
-// returns no error.
+// publish commits the next step of a due schedule. If the publish is refused, publish records the refusal instead.
 func (r *scheduler) publish(ctx context.Context, e *scheduled, now time.Time) error {
 	step := e.plan.Step(e.last(), now, missedRule(e.Schedule))
 	next := proto.CloneOf(e.Schedule)

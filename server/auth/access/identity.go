@@ -48,8 +48,8 @@ type Identity struct {
 	Peer      bool   // the caller is the other node of the pair
 	Site      bool   // the caller is a node of the other site
 	Fleet     bool   // the caller is a node of another pair of the fleet
-	// Expired, if not nil, is polled while a stream is open. It returns an error when the token has expired or was
-	// revoked. If Expired is nil, the identity is valid until the connection is closed.
+	// Expired, if not nil, is polled while a stream is open. It returns an error when the token is no longer valid. If
+	// Expired is nil, the identity is valid until the connection is closed.
 	Expired func() error
 }
 

@@ -149,7 +149,7 @@ func (r *Rules) Generation() uint64 { return r.get().table.generation }
 // Table returns the current table.
 func (r *Rules) Table() *Table { return r.get().table }
 
-// Open reports whether clients have all rights, because no rule was ever created and Setting.Deny is not set.
+// Open reports whether clients have all rights, because Table.Closed returns false and Setting.Deny is not set.
 func (r *Rules) Open() bool { return r.get().open }
 
 // Setting returns the current setting.

@@ -229,7 +229,7 @@ func (l *Listener) refuse(raw net.Conn, reason Reason) {
 	})
 }
 
-// admit applies the limits to a connection. It returns nil if the connection is refused.
+// admit applies the limits to a connection. If the connection is refused, admit closes it and returns nil.
 func (l *Listener) admit(raw net.Conn, protocol string) net.Conn {
 	limits, now := l.o.Limits(), time.Now()
 	host := hostOf(raw.RemoteAddr())

@@ -137,7 +137,7 @@ func (a *Authn) Run(ctx context.Context) {
 }
 
 // Authenticate returns the identity of the caller. It returns nil if the call has no credentials. The error is an
-// *Error.
+// *Error. Failures are counted, in total and for the address of the caller.
 func (a *Authn) Authenticate(ctx context.Context) (*access.Identity, error) {
 	id, err := a.authenticate(ctx)
 	if err == nil {

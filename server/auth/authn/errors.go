@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/auth/access"
 )
 
-// Check identifies the check that failed. It is a label of the metric of authentication failures.
+// Check identifies the check that failed. It is the value of a label of the metric of authentication failures.
 type Check string
 
 // Checks of credentials.

@@ -107,9 +107,10 @@ func (k *keys) generation() uint64 {
 	return k.version
 }
 
-// load reads or fetches the keys, and stores the result or the error in k. If the last fetch is less than `after` ago,
-// load returns an *unavailableError with the delay until the next attempt. It returns nil if the keys are in a file, or
-// if a concurrent call has loaded them. It also returns an *unavailableError if ctx ends.
+// load reads or fetches the keys, and stores the result or the error in k. It does nothing if the last attempt is
+// less than `after` ago. In that case, it returns nil if a concurrent call has made that attempt, or if the keys are
+// in a file. Otherwise, it returns an *unavailableError with the delay until the next attempt. It also returns an
+// *unavailableError if ctx ends.
 func (k *keys) load(ctx context.Context, after time.Duration) error {
 	asked := k.now()
 	select {

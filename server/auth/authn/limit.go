@@ -42,8 +42,7 @@ func (a *budget) refill(now time.Time) {
 	a.at = now
 }
 
-// wait returns the time until credentials from the address may be checked again. It returns 0 if they may be checked
-// now.
+// wait returns the time until JWTs from the address may be verified again. It returns 0 if they may be verified now.
 func (l *limiter) wait(from netip.Prefix, now time.Time) time.Duration {
 	l.mu.Lock()
 	defer l.mu.Unlock()

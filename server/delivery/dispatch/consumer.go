@@ -221,8 +221,8 @@ func (c *Consumer) Detach(seen []Range) {
 	signal(c.notify)
 }
 
-// Finish records that the client sends no further requests. The consumer receives no further messages. Next returns
-// ErrFinished when it has returned all requested confirmations.
+// Finish records that the client sends no further requests. The consumer receives no further messages, and its unsent
+// messages are requeued. Next returns ErrFinished when it has returned all requested confirmations.
 func (c *Consumer) Finish() {
 	d := c.d
 	d.mu.Lock()

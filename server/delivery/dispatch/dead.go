@@ -153,8 +153,8 @@ func only(list []pendingDead, sequences []uint64) (found []pendingDead) {
 	return found
 }
 
-// readDead reads the first messages of list and returns those that are readable and not acknowledged. rest contains
-// the entries of list that were not read.
+// readDead reads the first messages of list and returns those that are readable and not acknowledged. Corrupt
+// messages are recorded for a later retry. rest contains the entries of list that were not read.
 func (d *dispatcher) readDead(ctx context.Context, list []pendingDead) (now []Dead, rest []pendingDead, err error) {
 	from := list[0].sequence
 	messages, next, err := d.registry.source.Read(ctx, d.key, from, maxMoveMessages,

@@ -141,7 +141,8 @@ func (c *Consumer) Extend(ranges []Range, by time.Duration) {
 	d.checkDeadlinesAt(at)
 }
 
-// startDeadlines schedules the check of the deadlines of messages that Next returns now. The caller must hold d.mu.
+// startDeadlines starts the deadline of the outbox at the current time, and schedules a check for this deadline and
+// for those of messages that Next returns now. The caller must hold d.mu.
 func (c *Consumer) startDeadlines(now moment) {
 	if timeout := c.timeout(); timeout > 0 {
 		c.deadlines.outbox = now
@@ -176,8 +177,8 @@ func (d *dispatcher) followAckTimeout() {
 	d.setAckTimeout(timeout)
 }
 
-// setAckTimeout changes the ack_timeout of the subscription. The new deadline of messages in flight starts now, so
-// that clients can extend it. The caller must hold d.mu.
+// setAckTimeout changes the ack_timeout of the subscription. For messages in flight, the new deadline starts now, so
+// that clients can extend it. Deadlines set by Extend do not change. The caller must hold d.mu.
 func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	if d.deadlines.timeout == timeout {
 		return
@@ -258,7 +259,8 @@ func (c *Consumer) overdue(now moment) (due []uint64, unsent bool, next moment) 
 	return due, unsent, next
 }
 
-// expire releases the overdue messages of a consumer and requeues its unsent messages. The caller must hold d.mu.
+// expire marks a consumer as silent or, without overdue messages in due, as stalled. It releases the overdue messages
+// of the consumer and requeues the unsent messages. The caller must hold d.mu.
 func (d *dispatcher) expire(c *Consumer, due []uint64) {
 	if len(due) > 0 {
 		c.deadlines.silent = true

@@ -119,8 +119,8 @@ func (s *groups) park(g *group, lane uint8, sequence uint64) {
 	s.parked++
 }
 
-// done records that a message is no longer out. It removes and returns the next parked message of the group, if
-// any.
+// done records that a message is no longer out. It returns the next parked message of the group, if any. That message
+// is no longer parked, but out.
 func (s *groups) done(sequence uint64) (next uint64, lane uint8, more bool) {
 	g := s.outs[sequence]
 	if g == nil {

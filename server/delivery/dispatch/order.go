@@ -35,7 +35,7 @@ type order interface {
 	// tracks reports whether settled must be called when consumers acknowledge or reject messages.
 	tracks() bool
 	settled(sequences []uint64) // the messages are acknowledged, rejected or dead-lettered
-	// left records that a consumer has left. Its messages are requeued by other calls.
+	// left records that a consumer has left or has become idle. Its messages are requeued by other calls.
 	left(c *Consumer)
 	queueChanged()
 	// stop releases all records.

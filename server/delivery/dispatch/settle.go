@@ -133,7 +133,8 @@ func (d *dispatcher) waitForRoom(ctx context.Context, kills bool) error {
 	}
 }
 
-// settle commits the outcomes that were collected during the previous commit, in one transaction if they fit.
+// settle is the goroutine that commits outcomes. Each transaction contains the outcomes that were collected during
+// the previous commit, if they fit. After each commit, settle moves the dead messages.
 func (d *dispatcher) settle(ctx context.Context) {
 	for {
 		batch, idle := d.takePending()

@@ -224,7 +224,8 @@ func (p *Store) Delete(ctx context.Context, name string) error {
 	return err
 }
 
-// Move copies an object of at most 5 GiB on the server and deletes the original.
+// Move copies an object of at most 5 GiB on the server and deletes the original. It replaces an existing object with
+// the new name.
 func (p *Store) Move(ctx context.Context, from, to string) error {
 	err := p.try(ctx, "move "+p.Path(from), func(ctx context.Context) error {
 		_, err := p.core.Client.CopyObject(ctx, minio.CopyDestOptions{Bucket: p.at.Bucket, Object: p.key(to)},
