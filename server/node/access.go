@@ -20,7 +20,7 @@ import (
 )
 
 // peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A caller
-// that sends this secret is treated as the other node.
+// that sends this secret is treated as the other node, unless certificates or peer tokens authenticate the nodes.
 const peerSecretKey = "lockstep-peer-secret-bin" //nolint:gosec // a metadata key, not a secret
 
 const peerPrincipal = "peer"

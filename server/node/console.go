@@ -101,8 +101,8 @@ func (c credentialed) NewStream(
 	return c.ClientConnInterface.NewStream(ctx, d, method, o...) //nolint:wrapcheck // a status
 }
 
-// other returns a connection to the node at an address. A call has only the rights of the token or the caller in
-// its metadata. The connection presents this node's certificate only if the other node requires one. In that
+// other returns a connection to the node at an address. A call has only the rights of the token or the caller in its
+// metadata. The connection presents this node's certificate only if tls.client-auth requires certificates. In that
 // case, calls without credentials are rejected.
 func (p *consolePort) other(n *node, address string) (grpc.ClientConnInterface, error) {
 	p.mu.Lock()

@@ -59,8 +59,8 @@ func NewSchedules(q *Service, logger *zap.Logger) *Schedules {
 	return &Schedules{q: q, log: logger, changing: make(chan struct{}, 1)}
 }
 
-// Failed returns the schedules for which the last occurrence failed, ordered by name. It returns nil if the node
-// is not active.
+// Failed returns the schedules for which the last scheduled occurrence failed, ordered by name. It omits paused
+// schedules. It returns nil if the node is not active.
 func (s *Schedules) Failed() []FailedSchedule {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -436,8 +436,9 @@ func (s *Schedules) run(ctx context.Context, req *pb.RunScheduleRequest) (*pb.Ru
 	return &pb.RunScheduleResponse{Queue: queue, Sequence: result.Ops[0].FirstSequence, Lsn: result.LSN}, nil
 }
 
-// encode adds the publish of an occurrence and the next state of the schedule to a transaction. Both are applied, or
-// neither (INV-24).
+// encode checks the queue, the disk space and the quotas, and counts the message in the quotas. It then adds the
+// publish of an occurrence and the next state of the schedule to a transaction. Both are applied, or neither
+// (INV-24).
 func (s *Schedules) encode(b *txn.Builder, st *storedSchedule, next *pb.Schedule, due time.Time) error {
 	m := message(st.Schedule, st.GetName()+"@"+due.UTC().Format(time.RFC3339Nano))
 	target := [1]query.Target{{Queue: st.GetQueue()}}
@@ -500,7 +501,8 @@ func (s *Schedules) GetSchedule(ctx context.Context, req *pb.GetScheduleRequest)
 	return &pb.GetScheduleResponse{Schedule: described}, nil
 }
 
-// ListSchedules returns the schedules for queues on which the caller has any right, ordered by name.
+// ListSchedules returns the schedules for queues on which the caller has any right, ordered by name. The history of
+// each schedule contains only the last run.
 func (s *Schedules) ListSchedules(
 	ctx context.Context, req *pb.ListSchedulesRequest,
 ) (*pb.ListSchedulesResponse, error) {
