@@ -39,3 +39,6 @@ const (
 	SessionLife = sessionLife
 	MaxEvents   = maxEvents
 )
+
+// Preview is the text of a body in a list of messages.
+func Preview(body []byte) string { return preview(body) }

@@ -268,9 +268,8 @@ func preview(body []byte) string {
 	more := len(body) > previewBytes
 	part := body[:min(len(body), previewBytes)]
 	if more { // do not split a character
-		for n := len(part); n > max(len(part)-utf8.UTFMax, 0) && !utf8.Valid(part); {
-			n--
-			part = part[:n]
+		for shortest := len(part) - utf8.UTFMax; len(part) > shortest && !utf8.Valid(part); {
+			part = part[:len(part)-1]
 		}
 	}
 	if !readable(part) {

@@ -294,7 +294,7 @@ func loadForce(ctx context.Context, v *View) (any, error) {
 // by returns the name of the user who requests an operation. It is shown to other operators.
 func (v *View) by() string {
 	by := v.Principal + " (console)"
-	return by[:min(len(by), maxReasonBytes)]
+	return strings.ToValidUTF8(by[:min(len(by), maxReasonBytes)], "")
 }
 
 func doForce(ctx context.Context, v *View) (Done, error) {
