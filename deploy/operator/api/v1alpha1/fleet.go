@@ -99,7 +99,7 @@ type FleetStatus struct {
 	Pairs int32 `json:"pairs"`
 	// Number of ready pairs with the current template.
 	UpdatedPairs int32 `json:"updatedPairs"`
-	// Name of the pair that is being changed or drained; empty if no pair is being changed.
+	// Name of the pair that is being drained, or has the current template and is not healthy yet; otherwise empty.
 	CurrentPair string `json:"currentPair,omitempty"`
 	// Conditions.
 	// +listType=map

@@ -211,6 +211,23 @@ func TestQueueGone(t *testing.T) {
 }
 
 // The messages of the conditions of a fleet contain the names of the pairs.
+// The status names the pair for which an update waits: a changed pair that is not healthy yet.
+func TestFleetUpdateWaits(t *testing.T) {
+	a, b, c := pairIn("a", true), pairIn("b", false), pairIn("c", true)
+	wanted := []*v1alpha1.LockstepPair{a.DeepCopy(), b.DeepCopy(), c.DeepCopy()}
+	for _, p := range wanted {
+		p.Annotations = map[string]string{specAnnotation: "new"}
+	}
+	a.Annotations, b.Annotations = wanted[0].Annotations, wanted[1].Annotations
+	c.Annotations = map[string]string{specAnnotation: "old"}
+	r := &FleetReconciler{}
+	for _, last := range []*v1alpha1.LockstepPair{c, wanted[2]} { // also if it is the last changed pair
+		current, err := r.update(t.Context(), &v1alpha1.LockstepFleet{}, wanted, []*v1alpha1.LockstepPair{a, b, last})
+		require.NoError(t, err)
+		require.Equal(t, "b", current)
+	}
+}
+
 func TestFleetConditions(t *testing.T) {
 	fleet := &v1alpha1.LockstepFleet{}
 	wanted := []*v1alpha1.LockstepPair{pairIn("shop-a", true), pairIn("shop-b", false), pairIn("shop-c", false)}

@@ -189,7 +189,7 @@ func desired(fleet *v1alpha1.LockstepFleet, p v1alpha1.FleetPair) (*v1alpha1.Loc
 }
 
 // update creates missing pairs, and changes the next pair with an older spec if this is safe. It returns the name of
-// the pair that was changed, or must be changed next.
+// the pair that was changed, or of a changed pair that is not healthy yet.
 func (r *FleetReconciler) update(
 	ctx context.Context, fleet *v1alpha1.LockstepFleet, wanted, existing []*v1alpha1.LockstepPair,
 ) (string, error) {
@@ -214,8 +214,8 @@ func (r *FleetReconciler) update(
 	}
 	next := nextPair(old, changed)
 	if next == nil {
-		if len(old) > 0 {
-			return old[0].Name, nil
+		if i := slices.IndexFunc(changed, unhealthy); i >= 0 {
+			return changed[i].Name, nil
 		}
 		return "", nil
 	}
@@ -235,7 +235,6 @@ func (r *FleetReconciler) update(
 // healthy pair is changed only if all pairs are healthy. An unhealthy pair is changed first, if no pair with the new
 // spec is unhealthy.
 func nextPair(old, changed []*v1alpha1.LockstepPair) *v1alpha1.LockstepPair {
-	unhealthy := func(p *v1alpha1.LockstepPair) bool { return !healthy(p) }
 	if len(old) == 0 || slices.ContainsFunc(changed, unhealthy) {
 		return nil
 	}
@@ -244,6 +243,8 @@ func nextPair(old, changed []*v1alpha1.LockstepPair) *v1alpha1.LockstepPair {
 	}
 	return old[0]
 }
+
+func unhealthy(p *v1alpha1.LockstepPair) bool { return !healthy(p) }
 
 // healthy reports whether a pair serves, is in sync, and has the spec of its last change.
 func healthy(p *v1alpha1.LockstepPair) bool {
