@@ -439,14 +439,14 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 		defer co.mu.Unlock()
 		return co.errOutdated(d.Sequence)
 	}
-	d.answered(kind)
 	h, ok := co.held[d.Sequence]
-	if !ok || h.acked {
+	if !ok || h.acked && kind != ackAnswer {
 		defer co.mu.Unlock()
-		if !ok {
-			return fmt.Errorf("%w: another delivery of sequence %d of %s was answered", ErrInvalid, d.Sequence,
-				co.queue)
-		}
+		return co.errNotHeld(d.Sequence)
+	}
+	d.answered(kind)
+	if h.acked {
+		co.mu.Unlock()
 		return nil
 	}
 	co.answered++
@@ -469,6 +469,12 @@ func (co *Consumer) answer(d *Delivery, kind answerKind) error {
 	co.mu.Unlock()
 	signal(co.wake)
 	return nil
+}
+
+// errNotHeld returns the error for a delivery that the consumer no longer holds. mu is held.
+func (co *Consumer) errNotHeld(sequence uint64) error {
+	return fmt.Errorf("%w: another delivery of sequence %d of %s was answered, or the subscription was moved by a seek",
+		ErrInvalid, sequence, co.queue)
 }
 
 // answered records the first answer. Consumer.mu is held.

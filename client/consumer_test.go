@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/grpc/codes"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -236,4 +237,68 @@ func testReattachAndAckSendQueueID(t *testing.T) {
 	for _, id := range p.queueIDs[1:] {
 		require.Equal(t, uint64(7), id)
 	}
+}
+
+// An answer has no effect, and each call returns an error, if the consumer no longer holds the delivery.
+func TestAnswerOfDeliveryNotHeld(t *testing.T) {
+	simulated(t, "seek", testAnswerAfterSeek)
+	simulated(t, "another delivery", testAnswerOfEarlierDelivery)
+}
+
+func requireNotHeld(t *testing.T, d *client.Delivery) {
+	t.Helper()
+	for range 2 {
+		require.ErrorIs(t, d.Ack(), client.ErrInvalid)
+		require.ErrorIs(t, d.AckSync(soon(t)), client.ErrInvalid)
+		require.ErrorIs(t, d.Nack(), client.ErrInvalid)
+		require.ErrorIs(t, d.NackAfter(time.Second), client.ErrInvalid)
+		require.ErrorIs(t, d.Reject(), client.ErrInvalid)
+		require.ErrorIs(t, d.Extend(soon(t)), client.ErrInvalid)
+	}
+}
+
+func testAnswerAfterSeek(t *testing.T) {
+	p := newFakePair(t)
+	c := p.client(client.Options{})
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	old := p.hold(t, c, co, "1", "2")
+	p.mu.Lock()
+	p.endConsume = func(r *pb.ConsumeRequest) error {
+		if r.GetAttach() != nil {
+			return nil
+		}
+		return refusal(t, codes.Unavailable, "SUBSCRIPTION_MOVED")
+	}
+	p.mu.Unlock()
+	require.NoError(t, old[0].AckSync(soon(t)), "the seek replaces the answer")
+	synctest.Wait()
+	p.mu.Lock()
+	p.endConsume = nil
+	p.mu.Unlock()
+	requireNotHeld(t, old[1])
+	require.Zero(t, p.ackedCount("q"))
+}
+
+// The node redelivers the message on the same stream. An ack that is not yet confirmed answers both deliveries.
+func testAnswerOfEarlierDelivery(t *testing.T) {
+	p := newFakePair(t)
+	p.responses = make(chan *pb.ConsumeResponse)
+	c := p.client(client.Options{})
+	fill(t, c, 1)
+	co, err := c.Consume(soon(t), "q", client.ConsumerOptions{})
+	require.NoError(t, err)
+	first, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	p.responses <- &pb.ConsumeResponse{Messages: []*pb.StoredMessage{{Sequence: first.Sequence, DeliveryCount: 1}}}
+	second, err := co.Receive(soon(t))
+	require.NoError(t, err)
+	p.nodes[0].gate.freeze()
+	require.NoError(t, second.Ack())
+	require.ErrorIs(t, first.Nack(), client.ErrInvalid)
+	require.ErrorIs(t, first.Reject(), client.ErrInvalid)
+	require.NoError(t, first.Ack())
+	p.nodes[0].gate.open()
+	require.NoError(t, first.AckSync(soon(t)))
+	require.Equal(t, 1, p.ackedCount("q"))
 }

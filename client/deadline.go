@@ -39,9 +39,10 @@ func (co *Consumer) AckTimeout() time.Duration {
 // no effect if the consumer has no deadline or if the message was answered. After a failover it may have no effect,
 // because the message may already be redelivered to another consumer. If Extend sends a request, it also waits for
 // all earlier answers. Errors include [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed;
-// [ErrInvalid] if, since the delivery, another site was promoted without a planned switch or another pair became the
-// owner of the queue; [ErrOutcomeUnknown] with the context's error if ctx ends first, or with [ErrClosed] or an error
-// of [Consumer.Receive] if the consumer ends first.
+// [ErrInvalid] if another delivery of the message was answered, if a Seek moved the subscription, or if, since the
+// delivery, another site was promoted without a planned switch or another pair became the owner of the queue;
+// [ErrOutcomeUnknown] with the context's error if ctx ends first, or with [ErrClosed] or an error of
+// [Consumer.Receive] if the consumer ends first.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()
@@ -162,17 +163,22 @@ func (co *Consumer) withdraw(sequence uint64) {
 }
 
 // refusal returns an error if an answer to the delivery has no effect or an unknown outcome. The reason is that the
-// deadline has passed, or that the delivery belongs to an earlier era.
+// deadline has passed, that the delivery belongs to an earlier era, or that the consumer no longer holds it.
 func (co *Consumer) refusal(d *Delivery) error {
 	co.mu.Lock()
 	defer co.mu.Unlock()
+	_, held := co.held[d.Sequence]
 	switch {
 	case d.expired:
 		return co.errExpired(d.Sequence)
 	case d.lost && d.answer == ackAnswer:
 		return co.errLostAcks(1)
-	case d.era != co.era.number && d.answer == noAnswer:
+	case d.answer != noAnswer:
+		return nil
+	case d.era != co.era.number:
 		return co.errOutdated(d.Sequence)
+	case !held:
+		return co.errNotHeld(d.Sequence)
 	default:
 		return nil
 	}

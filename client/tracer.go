@@ -26,8 +26,9 @@ type Tracer interface {
 type DeliveryTrace interface {
 	// Into returns a context with the span of the delivery as parent.
 	Into(ctx context.Context) context.Context
-	// Answered is called at most once, when the application has answered. how is "ack", "nack" or "reject". The client
-	// calls it while it holds a lock: Answered must not call methods of the delivery or the consumer.
+	// Answered is called at most once, when the client has accepted an answer of the application. how is "ack", "nack"
+	// or "reject". The client calls it while it holds a lock: Answered must not call methods of the delivery or the
+	// consumer.
 	Answered(how string)
 }
 
