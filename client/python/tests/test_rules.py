@@ -519,6 +519,42 @@ async def test_refused_ack_is_not_resent() -> None:
         await got[2].ack_confirmed(timeout=BOUND)
 
 
+async def test_ack_after_seek_is_not_confirmed() -> None:
+    """ack_confirmed() and extend() raise an error after a seek, also after ack(), because no node receives them."""
+    attached = asyncio.Event()
+
+    async def moved(requests: ConsumeRequests, context: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        yield queue_pb2.ConsumeResponse(attached=True, messages=[types_pb2.StoredMessage(sequence=s) for s in (1, 2)])
+        async for r in requests:
+            if r.ack:
+                break
+        await abort(context, grpc.StatusCode.UNAVAILABLE, "SUBSCRIPTION_MOVED")
+
+    async def second(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        async for r in requests:
+            assert not r.ack
+            assert not r.nack
+            yield queue_pb2.ConsumeResponse(attached=r.HasField("attach"), confirmed=r.confirm)
+            attached.set()
+
+    async with Node() as node, steady_client([node.address]) as client:
+        node.consumes = [moved, second]
+        consumer = await client.consume("q", timeout=BOUND)
+        got = [await consumer.receive(timeout=BOUND) for _ in range(2)]
+        got[0].ack()
+        await asyncio.wait_for(attached.wait(), BOUND)
+        await got[0].ack_confirmed(timeout=BOUND)  # the seek replaces the answer
+        with pytest.raises(errors.InvalidRequest):
+            await got[1].extend(timeout=BOUND)
+        for answer_it in (lambda: None, got[1].ack, got[1].nack):
+            answer_it()
+            with pytest.raises(errors.InvalidRequest):
+                await got[1].ack_confirmed(timeout=BOUND)
+        await consumer.flush(timeout=BOUND)
+        await consumer.close()
+
+
 async def test_ack_after_close_is_not_confirmed() -> None:
     """ack_confirmed() raises an error after close(), because no node receives the ack."""
 

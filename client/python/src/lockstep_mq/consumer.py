@@ -88,14 +88,13 @@ class Delivery(StoredMessage):
     async def ack_confirmed(self, *, timeout: float | None = None) -> None:
         """Acknowledge the message, and return after the commit: the subscription does not redeliver the message.
 
-        If a seek has moved the subscription since the delivery, the call returns without an effect.
-
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer ended before the confirmation; the message may be
                 redelivered.
             Closed: The consumer was closed before the message was acknowledged: the message is redelivered.
             LockstepError: A node had ended the consumer, as for Consumer.receive(): the message is redelivered.
-            InvalidRequest: The message was already nacked or rejected.
+            InvalidRequest: The message was already nacked or rejected, another delivery of the message was answered, or
+                a seek has moved the subscription since the delivery.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
             InvalidRequest: The delivery is outdated; see `outdated`.
             OutcomeLost: The delivery became outdated after the call of ack() and before the confirmation.
@@ -105,8 +104,8 @@ class Delivery(StoredMessage):
         if not self._answer:
             self.consumer._check_era(self, None)
         self.ack()
-        if not self._answer and not self._expired and self.consumer._error is not None:
-            raise self.consumer._error
+        if not self._answer and not self._expired:
+            raise self.consumer._error or self.consumer._not_held_error(self)
         await self.consumer._flush(timeout)
         self.consumer._check_answer(self)
 
@@ -133,7 +132,8 @@ class Delivery(StoredMessage):
 
         Raises:
             WrongState: The deadline had passed: the message is redelivered.
-            InvalidRequest: The delivery is outdated; see `outdated`.
+            InvalidRequest: The delivery is outdated (see `outdated`), another delivery of the message was answered, or
+                a seek has moved the subscription since the delivery.
             OutcomeUnknown: The timeout expired, or the consumer has ended.
         """
         await self.consumer._extend(self, timeout)
@@ -381,13 +381,15 @@ class Consumer:
                 self._wake.set()
 
     def _check_answer(self, d: Delivery) -> None:
-        """Raise an error if the delivery cannot be answered: its deadline has passed, or it is outdated."""
+        """Raise an error if the delivery cannot be answered: it is expired, outdated or no longer held."""
         if d._lost and d._answer == "ack":
             raise self._lost_error(1)
         if not d._answer:
             self._check_era(d, None)
         if d._expired:
             raise self._late_error(f"acknowledgement deadline of sequence {d.sequence} of {self.queue} has passed")
+        if not d._answer and d.sequence not in self._held:
+            raise self._not_held_error(d)
 
     def _ends_era(self, target: Target) -> bool:
         other = bool(target.lineage and self._lineage and target.lineage != self._lineage)
@@ -414,6 +416,12 @@ class Consumer:
         return errors.OutcomeLost(
             f"another site was promoted, or another pair became the owner of {self.queue}, before {n} acknowledgements "
             "were confirmed; they may have no effect"
+        )
+
+    def _not_held_error(self, d: Delivery) -> errors.InvalidRequest:
+        return errors.InvalidRequest(
+            f"another delivery of sequence {d.sequence} of {self.queue} was answered, or the subscription was moved by "
+            "a seek"
         )
 
     def _late_error(self, text: str) -> errors.WrongState:
@@ -532,18 +540,21 @@ class Consumer:
     def _answer(self, d: Delivery, kind: _Kind, delay: timedelta | None) -> None:
         if d._answer or d._expired or self._error is not None:
             return
+        sequence = d._stored.sequence
+        held = self._held.get(sequence)
+        current = d._era == self._era
+        if current and (held is None or (held._acked and kind != "ack")):
+            return  # another delivery of the message was answered, or a seek has moved the subscription
         d._answer = kind
         if d._trace is not None:
             d._trace.answered(kind)
-        if d._era != self._era:
+        if not current:
             if kind == "ack":
                 self._lost += 1
                 d._lost = True
             return
-        sequence = d._stored.sequence
-        held = self._held.get(sequence)
         if held is None or held._acked:
-            return  # another delivery of the message was answered
+            return
         self._answered += 1
         if kind == "ack":
             held._acked = True
