@@ -33,6 +33,7 @@ class Node:
         self.seen: list[list[queue_pb2.PublishStreamRequest]] = []  # requests by stream
         self.consumes: list[Consume] = []  # behaviors of successive consume streams
         self.commits: list[queue_pb2.CommitRequest] = []
+        self.on_prepare: Callable[[Context], Awaitable[None]] | None = None
         self.decided: list[str] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
@@ -161,6 +162,8 @@ class Node:
             yield response
 
     async def _prepare(self, _: queue_pb2.PrepareRequest, context: Context) -> queue_pb2.PrepareResponse:
+        if self.on_prepare is not None:
+            await self.on_prepare(context)
         return queue_pb2.PrepareResponse(lsn=1)
 
     async def _commit_prepared(

@@ -622,6 +622,33 @@ async def test_two_phases() -> None:
         assert (a.decided, b.decided) == (["x-other"], ["x-q"])
 
 
+async def test_decision_after_unknown_outcome_of_prepare(clock: Clock) -> None:
+    """A decision is sent to the pair that may have prepared the transaction, unless the pair has refused it."""
+    lost, forever = asyncio.Event(), asyncio.Event()
+
+    async def lose(_: Context) -> None:
+        lost.set()
+        await forever.wait()
+
+    async def refuse(context: Context) -> None:
+        await abort(context, grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_MANY_PREPARED")
+
+    async with Node() as a, Node() as b, steady_client([a.address]) as client:
+        a.on_purge, b.on_purge = refuses_purge(owned("q", "b", b)), purges
+        await client.admin.purge_queue("q", timeout=BOUND)
+        b.on_prepare = lose
+        transaction = client.transaction().publish("q", b"1")
+        with pytest.raises(errors.OutcomeUnknown):
+            await clock.expire(transaction.prepare("x-unknown", timeout=TIMEOUT), lost.wait())
+        b.on_prepare = refuse
+        with pytest.raises(errors.LimitExceeded):
+            await client.transaction().publish("q", b"1").prepare("x-refused", timeout=BOUND)
+        for xid in ("x-unknown", "x-refused"):
+            await client.admin.commit_prepared(xid, timeout=BOUND)
+        assert (a.decided, b.decided) == (["x-refused"], ["x-unknown"])
+        forever.set()
+
+
 async def test_cross_pair_is_raised() -> None:
     async with Node() as a, steady_client([a.address]) as client:
 

@@ -225,15 +225,20 @@ class Transaction:
             timeout: Seconds to wait for a node.
         """
         self._ready(xid)
-        response = await self._send(
-            f"prepare {xid}",
-            "Prepare",
-            lambda operations: queue_pb2.PrepareRequest(xid=xid, operations=operations),
-            queue_pb2.PrepareResponse,
-            timeout,
-        )
-        if self._identity.pair is not None:
-            self._caller.fleet.record_prepared(xid, self._identity.pair)
+        prepared = False
+        try:
+            response = await self._send(
+                f"prepare {xid}",
+                "Prepare",
+                lambda operations: queue_pb2.PrepareRequest(xid=xid, operations=operations),
+                queue_pb2.PrepareResponse,
+                timeout,
+            )
+            prepared = True
+        finally:
+            pair = self._identity.pair
+            if pair is not None and (prepared or self._identity.outcome.unknown):
+                self._caller.fleet.record_prepared(xid, pair)
         self._done(committed=False)
         return response.lsn
 
