@@ -173,11 +173,12 @@ func xidKey(xid string) string { return "\x00" + xid }
 
 // prepared records the pair of a prepared transaction.
 func (o *owners) prepared(xid string, pair *pairConn) {
-	if pair == o.home {
-		return
-	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if pair == o.home {
+		delete(o.entries, xidKey(xid)) // of an earlier attempt at another pair
+		return
+	}
 	o.put(xidKey(xid), owner{pair: pair})
 }
 

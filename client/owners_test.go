@@ -103,3 +103,14 @@ func TestRoutesAreLimited(t *testing.T) {
 	require.Len(t, p.routes, maxOwners)
 	require.Contains(t, p.routes, "3", "has a pending publish")
 }
+
+// A transaction that is prepared at the home pair after an attempt at another pair is decided at the home pair.
+func TestOwnersOfPreparedTransaction(t *testing.T) {
+	o := newTestOwners(t)
+	b, err := o.learn(o.home, &pb.NotOwner{Queue: "q", Pair: "b", Epoch: 5, Addresses: []string{"b:1"}})
+	require.NoError(t, err)
+	o.prepared("x", b)
+	require.Same(t, b, o.of(xidKey("x")))
+	o.prepared("x", o.home)
+	require.Same(t, o.home, o.of(xidKey("x")))
+}

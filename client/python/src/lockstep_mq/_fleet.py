@@ -120,9 +120,9 @@ class Fleet:
 
     def record_prepared(self, xid: str, pair: Pair) -> None:
         """Record the pair of a prepared transaction."""
+        self._prepared.pop(xid, None)  # of an earlier attempt at another pair
         if pair is not self.home:
             self._prepared[xid] = pair
-            self._prepared.move_to_end(xid)
             if len(self._prepared) > MAX_OWNERS:
                 self._prepared.popitem(last=False)
 
