@@ -574,6 +574,40 @@ async def test_ack_after_close_is_not_confirmed() -> None:
             await d.ack_confirmed(timeout=BOUND)
 
 
+async def test_flush_reports_errors_of_all_partitions(clock: Clock) -> None:
+    """flush() reports one error per call, the most severe first. A later call reports those of other partitions."""
+    confirm = asyncio.Event()
+
+    async def partition(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        queue = (await anext(requests)).attach.queue
+        yield queue_pb2.ConsumeResponse(attached=True, messages=[types_pb2.StoredMessage(sequence=1)])
+        async for r in requests:
+            answered = queue_pb2.ConsumeResponse(confirmed=r.confirm)
+            if r.ack:
+                answered.refused.sequences.extend(r.ack)
+            if r.reject:
+                assert queue == "q#0/2"
+                answered.waiting.extend(r.reject)
+                await confirm.wait()
+            yield answered
+
+    async with Node() as node, steady_client([node.address]) as client:
+        client._called().fleet.partitions.learn(types_pb2.QueuePartitioned(queue="q", count=2))
+        node.consumes = [partition, partition]
+        consumer = await client.consume("q", timeout=BOUND)
+        got = {d.partition: d for d in [await consumer.receive(timeout=BOUND) for _ in range(2)]}
+        got["q#0/2"].reject()
+        got["q#1/2"].ack()
+        with pytest.raises(errors.OutcomeUnknown):
+            await clock.expire(consumer.flush(timeout=TIMEOUT), until(lambda: got["q#1/2"].expired))
+        confirm.set()
+        for expected in (errors.WrongState, errors.LimitExceeded):
+            with pytest.raises(expected):
+                await consumer.flush(timeout=BOUND)
+        await consumer.flush(timeout=BOUND)
+        await consumer.close()
+
+
 async def test_run_extends_messages() -> None:
     """A message is extended several times per acknowledgement deadline, until its handler returns."""
     enough, acked = asyncio.Event(), asyncio.Event()

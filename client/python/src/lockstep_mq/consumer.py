@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -463,30 +463,39 @@ class Consumer:
         flush() does not wait for a nack or reject that was unconfirmed when the connection broke: the message is
         redelivered.
 
+        Each answer is reported once. If several errors apply, flush() raises the first of the following list, and the
+        next call raises the next one.
+
         Raises:
             OutcomeUnknown: The timeout expired, or the consumer has ended.
-            WrongState: Acks or rejects had no effect, because the acknowledgement deadlines of their messages had
-                passed; all other answers are committed. Each answer is reported once.
             OutcomeLost: Deliveries became outdated (see Delivery.outdated) before their acks were confirmed; all other
-                answers are committed. Each ack is reported once.
+                answers are committed, or reported by the next call.
+            WrongState: Acks or rejects had no effect, because the acknowledgement deadlines of their messages had
+                passed; all other answers are committed, or reported by the next call.
             LimitExceeded: Rejected messages wait because their dead-letter queue is full; all other answers are
-                committed. Each waiting message is reported once.
+                committed, or reported by the next call.
         """
         await self._flush(timeout)
+        _report([self])
+
+    def _report_lost(self) -> None:
         lost, self._lost = self._lost, 0
         if lost:
             raise self._lost_error(lost)
+
+    def _report_late(self) -> None:
         late, self._late = self._late, 0
         if late:
             raise self._late_error(
                 f"{late} acks or rejects on {self.queue} had no effect, because the acknowledgement deadlines of the "
-                "messages had passed; all other answers are committed"
+                "messages had passed"
             )
+
+    def _report_refused(self) -> None:
         refused, self._refused = self._refused, 0
         if refused:
             raise errors.LimitExceeded(
-                f"{refused} rejected messages of {self.queue} wait because its dead-letter queue is full; all other "
-                "answers are committed",
+                f"{refused} rejected messages of {self.queue} wait because its dead-letter queue is full",
                 reason="QUEUE_FULL",
             )
 
@@ -950,9 +959,10 @@ class PartitionedConsumer(Consumer):
 
     async def flush(self, *, timeout: float | None = None) -> None:
         """Wait until all earlier answers are committed; see Consumer.flush()."""
-        for result in await asyncio.gather(*(m.flush(timeout=timeout) for m in self._members), return_exceptions=True):
+        for result in await asyncio.gather(*(m._flush(timeout) for m in self._members), return_exceptions=True):
             if isinstance(result, BaseException):
                 raise result
+        _report(self._members)
 
     async def close(self) -> None:
         """Detach the consumer from all partitions; see Consumer.close()."""
@@ -966,6 +976,13 @@ class PartitionedConsumer(Consumer):
         except BaseException:
             await self.close()
             raise
+
+
+def _report(consumers: Iterable[Consumer]) -> None:
+    """Raise the most severe error of the answers of the consumers. The next call raises the next one."""
+    for report in (Consumer._report_lost, Consumer._report_late, Consumer._report_refused):
+        for c in consumers:
+            report(c)
 
 
 def ranges(sequences: list[int]) -> list[types_pb2.SequenceRange]:
