@@ -37,6 +37,7 @@ class Node:
         self.decided: list[str] = []
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
+        self.on_create: Callable[[], None] | None = None
         self.lookups: list[str] = []  # names of the queues
         self.on_lookup: Callable[[str, Context], Awaitable[None]] | None = None
         self.schedules: set[str] = set()  # names
@@ -73,6 +74,7 @@ class Node:
             "Commit": unary(self._commit, queue_pb2.CommitRequest),
             "Prepare": unary(self._prepare, queue_pb2.PrepareRequest),
             "CommitPrepared": unary(self._commit_prepared, queue_pb2.CommitPreparedRequest),
+            "CreateQueue": unary(self._create_queue, queue_pb2.CreateQueueRequest),
             "GetQueue": unary(self._get_queue, queue_pb2.GetQueueRequest),
             "PurgeQueue": unary(self._purge, queue_pb2.PurgeQueueRequest),
             "ReplayDeadLetters": unary(self._replay, queue_pb2.ReplayDeadLettersRequest),
@@ -176,6 +178,11 @@ class Node:
         self.commits.append(request)
         assert self.on_commit is not None
         return await self.on_commit(len(self.commits), context)
+
+    async def _create_queue(self, request: queue_pb2.CreateQueueRequest, _: Context) -> queue_pb2.CreateQueueResponse:
+        if self.on_create is not None:
+            self.on_create()
+        return queue_pb2.CreateQueueResponse(queue=types_pb2.Queue(name=request.name), created=True)
 
     async def _get_queue(self, request: queue_pb2.GetQueueRequest, context: Context) -> queue_pb2.GetQueueResponse:
         self.lookups.append(request.name)

@@ -608,6 +608,28 @@ async def test_flush_reports_errors_of_all_partitions(clock: Clock) -> None:
         await consumer.close()
 
 
+async def test_timeout_of_request_includes_all_steps(clock: Clock) -> None:
+    attached = asyncio.Event()
+
+    async def silent(requests: ConsumeRequests, _: Context) -> AsyncIterator[queue_pb2.ConsumeResponse]:
+        await anext(requests)
+        clock.advance(TIMEOUT / 2)
+        attached.set()
+        async for r in requests:
+            if r.HasField("leave"):
+                return
+            yield queue_pb2.ConsumeResponse()
+
+    async with Node() as node, steady_client([node.address]) as client:
+        node.consumes, node.on_create = [silent], lambda: clock.advance(TIMEOUT / 2)
+        asking = asyncio.ensure_future(client.request("q", b"?", timeout=TIMEOUT))
+        await attached.wait()
+        await asyncio.wait({asking}, timeout=BOUND)
+        assert asking.done()
+        with pytest.raises(errors.Unavailable):
+            await asking
+
+
 async def test_run_extends_messages() -> None:
     """A message is extended several times per acknowledgement deadline, until its handler returns."""
     enough, acked = asyncio.Event(), asyncio.Event()

@@ -45,6 +45,10 @@ class Clock:
         """Return the time of the loop, in seconds."""
         return self._real() + self._ahead
 
+    def advance(self, seconds: float) -> None:
+        """Advance the clock."""
+        self._ahead += seconds
+
     async def expire(self, call: Awaitable[T], cause: Awaitable[object]) -> T:
         """Await a call with the timeout TIMEOUT, which expires when the cause has happened."""
         calling, causing = asyncio.ensure_future(call), asyncio.ensure_future(cause)
@@ -52,7 +56,7 @@ class Clock:
             await asyncio.wait((calling, causing), return_when=asyncio.FIRST_COMPLETED)
             if causing.done():
                 causing.result()
-                self._ahead += TIMEOUT
+                self.advance(TIMEOUT)
             return await calling
         finally:
             calling.cancel()

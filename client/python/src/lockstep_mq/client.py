@@ -238,6 +238,7 @@ class Client:
             QueueNotFound: The queue does not exist.
             SubscriptionNotFound: The queue has no subscription with this name.
         """
+        deadline = self._called().deadline(timeout)
         for attempt in range(3):
             count = self._called().fleet.partitions.of(queue)
             if count:
@@ -247,7 +248,7 @@ class Client:
             else:
                 c = Consumer(self._called(), queue, subscription, filter, prefetch, ack_timeout)
             try:
-                await self._opened(c)._await_attached(timeout)
+                await self._opened(c)._await_attached(_left(deadline))
             except errors.LockstepError as err:
                 # Without a partition, the queue was deleted, and may have been created again.
                 again = err.reason == "QUEUE_PARTITIONED" or (
@@ -271,7 +272,7 @@ class Client:
             LockstepError: The request could not be published in time, or was rejected.
         """
         asked = m if isinstance(m, Message) else Message(m.encode() if isinstance(m, str) else m)
-        deadline = asyncio.get_running_loop().time() + timeout
+        deadline = self._called().deadline(timeout)
         answers = f"request/{uuid.uuid4()}"
         correlation = asked.correlation_id or str(uuid.uuid4())
         asked = replace(asked, reply_to=answers, correlation_id=correlation)
@@ -280,11 +281,11 @@ class Client:
             answers, QueueConfig(temporary_grace=_REPLY_GRACE), placement_group=queue, timeout=timeout
         )
         try:
-            consumer = await self.consume(answers, timeout=timeout)
+            consumer = await self.consume(answers, timeout=_left(deadline))
             try:
-                await self.publish(queue, asked, timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+                await self.publish(queue, asked, timeout=_left(deadline))
                 while True:
-                    d = await consumer.receive(timeout=max(deadline - asyncio.get_running_loop().time(), 0))
+                    d = await consumer.receive(timeout=_left(deadline))
                     if d.correlation_id == correlation:
                         return d
                     d.ack()
@@ -397,6 +398,11 @@ if TYPE_CHECKING:
     from typing import TypeVar
 
     _P = TypeVar("_P", Producer, Consumer)
+
+
+def _left(deadline: float | None) -> float | None:
+    """Return the seconds until a deadline on the loop's clock."""
+    return None if deadline is None else max(deadline - asyncio.get_running_loop().time(), 0)
 
 
 class _Pages:
