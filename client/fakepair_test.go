@@ -56,6 +56,8 @@ type fakePair struct {
 	minInSync uint32
 	// refuseCommit returns the error of a transaction, which is then not committed.
 	refuseCommit func(r *pb.CommitRequest) error
+	// refuseChange is the error of administrative changes by one node.
+	refuseChange error
 	// queueIDs are the IDs that consumers sent in attach requests and transactions.
 	queueIDs []uint64
 	// commits counts the requested transactions.

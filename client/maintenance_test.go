@@ -59,6 +59,9 @@ func (n *fakeNode) WatchPlan(_ *pb.WatchPlanRequest, s grpc.ServerStreamingServe
 }
 
 func (n *fakeNode) RunJob(context.Context, *pb.RunJobRequest) (*pb.RunJobResponse, error) {
+	if err := n.change(); err != nil {
+		return nil, err
+	}
 	return nil, refusal(n.pair.t, codes.NotFound, "JOB_NOT_FOUND")
 }
 

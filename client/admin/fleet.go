@@ -64,14 +64,14 @@ func (n *Node) Placements(ctx context.Context, o PlacementOptions) iter.Seq2[*pb
 // [client.ErrUnavailable] if etcd does not respond, or the directory is lost.
 func (n *Node) PutPlacementRule(ctx context.Context, rule *pb.PlacementRule) error {
 	_, err := n.fleet().PutPlacementRule(ctx, &pb.PutPlacementRuleRequest{Rule: rule})
-	return n.fail(ctx, "put placement rule", err)
+	return n.failChange(ctx, "put placement rule", err)
 }
 
 // DeletePlacementRule deletes the placement rule of a pattern, if it exists. Errors include those of
 // [Node.PutPlacementRule].
 func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
 	_, err := n.fleet().DeletePlacementRule(ctx, &pb.DeletePlacementRuleRequest{Pattern: pattern})
-	return n.fail(ctx, "delete placement rule", err)
+	return n.failChange(ctx, "delete placement rule", err)
 }
 
 // SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors include those of
@@ -79,7 +79,7 @@ func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
 // being removed by [Node.ForgetPair].
 func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState) error {
 	_, err := n.fleet().SetPairState(ctx, &pb.SetPairStateRequest{Pair: pair, State: state})
-	return n.fail(ctx, "set the state of pair "+pair, err)
+	return n.failChange(ctx, "set the state of pair "+pair, err)
 }
 
 // RebuildDirectory writes the registration and the queues of this node's pair to a lost or restored directory. pairs
@@ -88,17 +88,15 @@ func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState
 // name; [client.ErrUnavailable] if etcd does not respond, or the directory belongs to another fleet.
 func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.RebuildDirectoryResponse, error) {
 	resp, err := n.fleet().RebuildDirectory(ctx, &pb.RebuildDirectoryRequest{Pairs: pairs})
-	return resp, n.fail(ctx, "rebuild the directory", err)
+	return resp, n.failChange(ctx, "rebuild the directory", err)
 }
 
 // LeaveFleet removes this node's pair from its fleet. The node must be the active of its pair. Errors include
 // [client.ErrRefused] if the pair has queues and is not the last pair, or if a move from or to it has not ended;
 // [client.ErrUnavailable] if etcd does not respond; [client.ErrOutcomeUnknown].
 func (n *Node) LeaveFleet(ctx context.Context) error {
-	if _, err := n.fleet().LeaveFleet(ctx, &pb.LeaveFleetRequest{}); err != nil {
-		return wrap("leave the fleet", n.node.OnceError(ctx, err))
-	}
-	return nil
+	_, err := n.fleet().LeaveFleet(ctx, &pb.LeaveFleetRequest{})
+	return n.failChange(ctx, "leave the fleet", err)
 }
 
 // ForgetPair removes another pair, which is lost permanently, from the directory, with its queue names. If moves from
@@ -107,18 +105,18 @@ func (n *Node) LeaveFleet(ctx context.Context) error {
 // [client.ErrUnavailable] if etcd does not respond.
 func (n *Node) ForgetPair(ctx context.Context, pair string) (*pb.ForgetPairResponse, error) {
 	resp, err := n.fleet().ForgetPair(ctx, &pb.ForgetPairRequest{Pair: pair})
-	return resp, n.fail(ctx, "forget pair "+pair, err)
+	return resp, n.failChange(ctx, "forget pair "+pair, err)
 }
 
 // MoveQueues begins a move of queues of another pair to this node's pair: either the given queues, or those of a
 // placement group. It returns when the move has begun; [Node.Moves] shows its progress. The node must be the active
 // of its pair. Errors include [client.ErrInvalid] if the queues do not belong to one other pair; [client.ErrRefused]
 // if a queue is part of another move, if the fleet has 100 moves, or if a node does not support moves;
-// [client.ErrUnavailable] if the pair is not open, or if etcd does not respond. In the latter case, the move may have
-// begun.
+// [client.ErrUnavailable] if the pair is not open, or if etcd does not respond. In the latter case, and after
+// [client.ErrOutcomeUnknown], the move may have begun.
 func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*pb.MoveQueuesResponse, error) {
 	resp, err := n.fleet().MoveQueues(ctx, &pb.MoveQueuesRequest{Queues: queues, Group: group})
-	return resp, n.fail(ctx, "move queues", err)
+	return resp, n.failChange(ctx, "move queues", err)
 }
 
 // References returns the names of the queues to which the queue refers: the dead-letter queues that are set on the queue
@@ -182,8 +180,6 @@ func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
 // [client.ErrRefused] if there is no such move, or if the pair has already taken the queues;
 // [client.ErrOutcomeUnknown].
 func (n *Node) CancelMove(ctx context.Context, epoch uint64) error {
-	if _, err := n.fleet().CancelMove(ctx, &pb.CancelMoveRequest{Epoch: epoch}); err != nil {
-		return wrap(fmt.Sprint("cancel move ", epoch), n.node.OnceError(ctx, err))
-	}
-	return nil
+	_, err := n.fleet().CancelMove(ctx, &pb.CancelMoveRequest{Epoch: epoch})
+	return n.failChange(ctx, fmt.Sprint("cancel move ", epoch), err)
 }

@@ -245,9 +245,8 @@ func (c *Client) RunJob(ctx context.Context, name string) (*pb.JobRun, error) {
 	if err != nil {
 		return nil, err
 	}
-	resp, err := maintain(ctx, &Node{node: n}, "run job "+name, &pb.RunJobRequest{Name: name},
-		pb.MaintenanceServiceClient.RunJob)
-	return resp.GetRun(), err
+	resp, err := pb.NewMaintenanceServiceClient(n.Conn()).RunJob(ctx, &pb.RunJobRequest{Name: name})
+	return resp.GetRun(), (&Node{node: n}).failChange(ctx, "run job "+name, err)
 }
 
 // RunningSettings returns the settings that can be changed at run time, with their values on this node.
@@ -260,8 +259,8 @@ func (n *Node) RunningSettings(ctx context.Context) ([]*pb.RunningSetting, error
 // ChangeRunningSettings is like [Client.ChangeRunningSettings], but sends the request to this node, which forwards it
 // to the active. min-in-sync can be changed even while no node is active.
 func (n *Node) ChangeRunningSettings(ctx context.Context, req *pb.ChangeSettingsRequest) ([]*pb.RunningSetting, error) {
-	resp, err := maintain(ctx, n, "change the settings", req, pb.MaintenanceServiceClient.ChangeSettings)
-	return resp.GetSettings(), err
+	resp, err := pb.NewMaintenanceServiceClient(n.node.Conn()).ChangeSettings(ctx, req)
+	return resp.GetSettings(), n.failChange(ctx, "change the settings", err)
 }
 
 // ChangeRunningSettings changes settings at run time, on both nodes or on the node in the request, and returns their

@@ -66,6 +66,15 @@ func (n *Node) fail(ctx context.Context, op string, err error) error {
 	return wrap(op, n.node.Error(ctx, err))
 }
 
+// failChange is like fail, for a request that changes state. Without a response, the error also matches
+// [client.ErrOutcomeUnknown].
+func (n *Node) failChange(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return wrap(op, n.node.OnceError(ctx, err))
+}
+
 func wrap(op string, err error) error {
 	message := ""
 	if e, ok := errors.AsType[*client.Error](err); ok {
@@ -105,7 +114,7 @@ func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse,
 // changed, if a node does not support pauses, or on a standalone node; [client.ErrInvalid] if the reason is too long.
 func (n *Node) SetPaused(ctx context.Context, paused bool, reason string) (*pb.Pause, error) {
 	resp, err := n.admin().SetPaused(ctx, &pb.SetPausedRequest{Paused: paused, Reason: reason})
-	return resp.GetPaused(), n.fail(ctx, "pause", err)
+	return resp.GetPaused(), n.failChange(ctx, "pause", err)
 }
 
 // Switchover transfers the active role to the other node. It returns after the transfer has completed or was rolled
@@ -124,7 +133,7 @@ func (n *Node) Switchover(ctx context.Context, timeout time.Duration) (*pb.Switc
 // node does not exist.
 func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb.SwitchoverResponse, error) {
 	resp, err := n.admin().Switchover(ctx, req)
-	return resp, n.fail(ctx, "switchover", err)
+	return resp, n.failChange(ctx, "switchover", err)
 }
 
 // AdoptRecord rebuilds the cluster record from the state of this node after the coordinator lost it or was restored
@@ -132,7 +141,10 @@ func (n *Node) SwitchoverTo(ctx context.Context, req *pb.SwitchoverRequest) (*pb
 // [client.ErrRefused] if nothing is missing, or if the other node has more data.
 func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb.AdoptRecordResponse, error) {
 	resp, err := n.admin().AdoptRecord(ctx, req)
-	return resp, n.fail(ctx, "adopt the pair", err)
+	if !req.GetConfirm() {
+		return resp, n.fail(ctx, "adopt the pair", err)
+	}
+	return resp, n.failChange(ctx, "adopt the pair", err)
 }
 
 // ForceFailover makes this node active although acknowledged messages may be missing on it. Use it if the node that
@@ -140,7 +152,10 @@ func (n *Node) AdoptRecord(ctx context.Context, req *pb.AdoptRecordRequest) (*pb
 // that would be lost. Errors include [client.ErrRefused] if a safe alternative exists.
 func (n *Node) ForceFailover(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	resp, err := n.admin().ForceFailover(ctx, req)
-	return resp, n.fail(ctx, "force a failover", err)
+	if !req.GetConfirm() {
+		return resp, n.fail(ctx, "force a failover", err)
+	}
+	return resp, n.failChange(ctx, "force a failover", err)
 }
 
 // Checkpoint writes a checkpoint to the page file of this node.
@@ -215,7 +230,7 @@ func (n *Node) Connections(ctx context.Context, req *pb.ListConnectionsRequest) 
 func (n *Node) CloseConnection(ctx context.Context, id uint64) (*pb.Connection, error) {
 	resp, err := pb.NewConnectionServiceClient(n.node.Conn()).CloseConnection(ctx, &pb.CloseConnectionRequest{Id: id})
 	if err != nil {
-		return nil, n.fail(ctx, "close connection", err)
+		return nil, n.failChange(ctx, "close connection", err)
 	}
 	return resp.GetConnection(), nil
 }
@@ -238,5 +253,8 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 // messages are lost. DropDamaged must be called on the active node. Errors include [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
-	return resp, n.fail(ctx, "drop corrupt messages", err)
+	if req.GetDryRun() {
+		return resp, n.fail(ctx, "drop corrupt messages", err)
+	}
+	return resp, n.failChange(ctx, "drop corrupt messages", err)
 }

@@ -31,11 +31,11 @@ func (n *Node) Site(ctx context.Context) (*pb.GetSiteResponse, error) {
 
 // SwitchSite moves the primary role to the other site without loss. The node must be the active of the primary.
 // Errors include [client.ErrRefused] if the role does not permit the switch, if the other site does not respond, or
-// if the switch was rolled back; [client.ErrInvalid]; [client.ErrUnavailable], after which the other site may be the
-// primary.
+// if the switch was rolled back; [client.ErrInvalid]; [client.ErrOutcomeUnknown], after which the other site may be
+// the primary.
 func (n *Node) SwitchSite(ctx context.Context, req *pb.SwitchSiteRequest) (*pb.SwitchSiteResponse, error) {
 	resp, err := n.sites().SwitchSite(ctx, req)
-	return resp, n.fail(ctx, "switch the site", err)
+	return resp, n.failChange(ctx, "switch the site", err)
 }
 
 // PromoteSite makes a replica, or a primary that has stopped for a switch, the primary. Transactions that the site
@@ -43,7 +43,7 @@ func (n *Node) SwitchSite(ctx context.Context, req *pb.SwitchSiteRequest) (*pb.S
 // does not permit the promotion or, without Force, if the primary responds; [client.ErrInvalid] without a reason.
 func (n *Node) PromoteSite(ctx context.Context, req *pb.PromoteSiteRequest) (*pb.PromoteSiteResponse, error) {
 	resp, err := n.sites().PromoteSite(ctx, req)
-	return resp, n.fail(ctx, "promote the site", err)
+	return resp, n.failChange(ctx, "promote the site", err)
 }
 
 // VerifySites compares the rolling digests of both sites at the same transaction. The node must be the active of
@@ -66,5 +66,5 @@ func (n *Node) PullSnapshot(
 // or if site.name or site.remote is not set.
 func (n *Node) DemoteSite(ctx context.Context, req *pb.DemoteSiteRequest) (*pb.DemoteSiteResponse, error) {
 	resp, err := n.sites().DemoteSite(ctx, req)
-	return resp, n.fail(ctx, "demote the site", err)
+	return resp, n.failChange(ctx, "demote the site", err)
 }

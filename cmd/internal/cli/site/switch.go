@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/durationpb"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -156,23 +155,12 @@ func findPrimary(ctx context.Context, env *cli.Env, c *client.Client) (primary, 
 	return there, here, nil
 }
 
-// changeError returns the error of a role change. It adds that the outcome is unknown, unless a node has reported
-// that the roles are unchanged.
+// changeError adds a hint to the error of a role change with an unknown outcome.
 func changeError(err error) error {
-	e, ok := errors.AsType[*client.Error](err)
-	if !ok {
-		return err // not sent
-	}
-	switch e.Code {
-	case codes.Unavailable, codes.Canceled, codes.DeadlineExceeded, codes.Unknown, codes.Internal:
-		if e.Reason != "" && e.Reason != "OUTCOME_UNKNOWN" {
-			return err
-		}
-	default:
+	if !errors.Is(err, client.ErrOutcomeUnknown) {
 		return err
 	}
-	return cli.WithHint(fmt.Errorf("%w: %w", client.ErrOutcomeUnknown, err), "`lockstep site status` to show the roles "+
-		"of both sites")
+	return cli.WithHint(err, "`lockstep site status` to show the roles of both sites")
 }
 
 func printSwitch(env *cli.Env, from string, r *pb.SwitchSiteResponse, already bool) error {
