@@ -105,8 +105,9 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 	return frames, last, nil
 }
 
-// applyFrames applies frames up to LSN upTo, and returns the remaining frames and the position before them. It stops
-// earlier at a hold, or while a rewrite pauses Apply.
+// applyFrames applies frames up to LSN upTo and calls done for each record, without holding mu. It returns the
+// remaining frames and the position before them. It stops earlier at a hold, while a rewrite pauses Apply, or at an
+// error.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -210,7 +211,7 @@ func (s *Store) Applied() lsn.Position {
 }
 
 // waitForRoom blocks while too many messages or schedule changes are in memory, a rewrite copies page.db, or a hold
-// is at the applied position. It returns ErrInterrupted when stop is closed.
+// is at the applied position. It returns ErrInterrupted if stop is closed while it blocks, or the error of Usable.
 func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -256,8 +257,9 @@ func (s *Store) mustWait() bool {
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has space for a transaction of the given size, so that two very large transactions are
-// not in memory at the same time. It waits at most 10 s, and stops when most of the messages that were in memory at
-// the time of the call are in pages. It does not wait while pages cannot be written.
+// usually not in memory at the same time. It waits at most 10 s, or until ctx ends. It stops waiting earlier when
+// most of the messages that were in memory at the time of the call are in pages. It does not wait while pages cannot
+// be written.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()

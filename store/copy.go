@@ -16,7 +16,7 @@ const copyBytes = 8 << 20
 
 // CopyMessages returns this node's copies of the messages with sequences first to last in a queue. The other node
 // repairs its pages with them. The result covers the sequences up to FoundMessages.Last, and lists the messages that
-// are also corrupt on this node.
+// are also corrupt on this node. CopyMessages schedules the repair of those.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {
 	found := repair.FoundMessages{Last: last}
 	size := 0

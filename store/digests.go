@@ -14,8 +14,8 @@ import (
 // QueueDigests summarizes the state of all queues at one LSN.
 type QueueDigests struct {
 	LSN uint64
-	// Logical is the logical number of the last transaction; 0 for a pair without sites. Sites with an equal Logical
-	// have the same queue digests.
+	// Logical is the logical number of the last transaction; 0 for a pair without sites. Two sites of a group that have
+	// applied the same transactions have the same Logical and the same queue digests.
 	Logical uint64
 	// Digest is a rolling hash of all applied transactions and their results.
 	Digest uint64

@@ -13,7 +13,7 @@
 // checkpoint durable. The log before the previous checkpoint can be recycled.
 //
 // A message is written to the log once. If it is not consumed before the pager reaches it, the pager also writes it
-// to page.db once.
+// to page.db.
 //
 // For a lagging consumer, the store reads page.db through the operating system's page cache if the cache contains the
 // data. Otherwise it reads ahead in large pieces with direct I/O (readahead.go). Operations that read the whole file

@@ -119,7 +119,8 @@ func (e engine) CollectAll(checkpoint lsn.Position, force bool) (b *queue.Batch,
 	return b, e.applied, e.sinceCheckpoint.Load()
 }
 
-// Publish calls commit and, if it succeeds, removes the messages of b from memory.
+// Publish calls commit. If it succeeds and b is not nil, Publish removes the messages of b from memory, and, if b
+// contains everything, also its schedule changes.
 func (e engine) Publish(commit func() error, b *queue.Batch) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

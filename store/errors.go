@@ -10,8 +10,8 @@ import (
 
 // Errors returned by Open.
 var (
-	// ErrPagesMissing is returned when page.db is missing and cannot be rebuilt, since the log does not begin with the
-	// first record.
+	// ErrPagesMissing is returned when page.db is missing and cannot be rebuilt from the log, for example because the log
+	// does not begin with the first record.
 	ErrPagesMissing = errors.New("page.db is missing")
 	ErrLogGap       = errors.New("log does not continue the checkpoint")
 )
@@ -22,8 +22,8 @@ var (
 	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by operations after Close.
 	ErrClosed = pager.ErrClosed
-	// ErrFailed is returned by operations after a write or fsync has failed (INV-7): the content of the disk is
-	// unknown.
+	// ErrFailed is returned by operations after a failed write or fsync that leaves the content of the disk unknown
+	// (INV-7).
 	ErrFailed = errors.New("store has failed and must be reopened")
 	// ErrFenceLower is returned by SetFence for a fence below the persisted one (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")
@@ -33,7 +33,8 @@ var (
 	// ErrCommitted is returned when a truncation would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be truncated")
 	ErrNoQueue   = errors.New("queue or subscription not found")
-	// ErrNotFenced is returned for the export of a queue that is neither fenced nor complete and incoming under an epoch.
+	// ErrNotFenced is returned for the export of a queue that is not fenced, and not complete and incoming, under the
+	// given epoch, or does not exist.
 	ErrNotFenced = errors.New("queue is not fenced")
 	// ErrPast is returned when the state at an LSN is requested but later records are already applied.
 	ErrPast = errors.New("later records are already applied")

@@ -88,8 +88,8 @@ func (in *Install) Abort() {
 }
 
 // Commit replaces page.db with the snapshot, empties the log and loads the new state. It keeps the old page.db as
-// page.db_old and increments the incarnation. The change is durable when Commit returns. After an error during the
-// replacement, the store is unusable. No append or apply may be in progress.
+// page.db_old, increments the incarnation and ends a quarantine. The change is durable when Commit returns nil. After
+// an error during the replacement, the store is unusable. No append or apply may be in progress.
 func (in *Install) Commit() error {
 	s := in.s
 	if in.imp == nil {
@@ -172,7 +172,8 @@ func (s *Store) finishInstall(h SnapshotHeader) error {
 	})
 }
 
-// recoverInstall completes or rolls back an interrupted replacement. emptied reports whether the log was removed.
+// recoverInstall completes or rolls back an interrupted replacement, and removes a partially received snapshot. emptied
+// reports whether the log was removed.
 func (s *Store) recoverInstall() (emptied bool, err error) {
 	if s.id.Install != nil {
 		if emptied, err = s.recoverFiles(*s.id.Install); err != nil {

@@ -16,7 +16,8 @@ import (
 const (
 	// laneIdle is the time since the last read of a queue after which its cached messages may be evicted to free space.
 	laneIdle = 10 * time.Second
-	// laneExpiry is the time since the last read of a queue after which its cached messages are always evicted.
+	// laneExpiry is the time since the last read of a queue after which its cached messages are evicted even if the cache
+	// is not full.
 	laneExpiry = time.Minute
 	// maxLaneGap is the maximum size, in bytes, of unwanted extents that one read may include between two wanted
 	// extents.
@@ -107,8 +108,8 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put appends a copy of a message. If the cache would then exceed limit bytes, put appends nothing and returns false.
-// mu must be held.
+// put appends a copy of a message, unless seq is not above the last sequence in l. If the cache would then exceed limit
+// bytes, put appends nothing and returns false. mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
 		return true // already cached, or out of order: it will be read from pages

@@ -100,10 +100,8 @@ func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
 // Committed returns the LSN of the last record that is known to be committed. It is never above End and never below
-// Applied. After a restart it may be slightly lower than before (store/FORMAT.md). After a snapshot was installed it
-// is the LSN of the snapshot, and after a truncation at most the new end. In a restored store it is the LSN of the
-// checkpoint, and in a quarantined store 0. ClearLoss does not change it, since lost records do not make the
-// remaining records uncommitted.
+// Applied. After a restart it may be slightly lower than before (store/FORMAT.md). ClearLoss does not change it, since
+// lost records do not make the remaining records uncommitted.
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-truncated") {
 		return 0

@@ -15,8 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// StatePart is a part of the state of a queue that moves to another pair. All its pairs have the same kind, which is
-// the first byte of the key.
+// StatePart is a part of the state of a queue that moves to another pair of nodes. All its key-value pairs have the
+// same kind, which is the first byte of the key.
 type StatePart struct {
 	Pairs []txn.StatePair
 	// Last reports whether no pairs follow. Pairs is then empty, as in the last txn.OpImportState.
@@ -35,8 +35,8 @@ const (
 // last one has at least one pair, and at most about maxBytes bytes of keys and values. The messages of the queue can be
 // read with Read.
 //
-// If the queue has many message IDs that are not in page.db yet, ExportState writes a checkpoint. Errors: ErrNotFenced,
-// ErrClosed, ErrFailed, index.ErrCorrupt, and the errors of Checkpoint.
+// If the queue has many message IDs that are not in page.db yet, ExportState writes a checkpoint. Errors include
+// ErrNotFenced, ErrClosed, ErrFailed, index.ErrCorrupt, and those of Checkpoint.
 func (s *Store) ExportState(ctx context.Context, id, epoch uint64, after []byte, maxBytes int) (StatePart, error) {
 	p := partBuilder{left: maxBytes}
 	if err := s.exportMemory(id, epoch, after, &p); err != nil {
@@ -51,8 +51,8 @@ func (s *Store) ExportState(ctx context.Context, id, epoch uint64, after []byte,
 }
 
 // WriteIDs writes a checkpoint if a queue has many message IDs that are not in page.db yet, so that the next
-// ExportState needs none. It reports whether it has written one. Errors: ErrNoQueue, ErrClosed, ErrFailed, and those of
-// Checkpoint.
+// ExportState usually need not write one. It reports whether it has written one. Errors include ErrNoQueue, ErrClosed,
+// ErrFailed, and those of Checkpoint.
 func (s *Store) WriteIDs(ctx context.Context, id uint64) (written bool, _ error) {
 	if err := s.Usable(); err != nil {
 		return false, err

@@ -52,7 +52,7 @@ type MessageDigest struct {
 }
 
 // DigestMessages returns the digest of the live messages in a range of sequences of a queue, which can be incoming. It
-// reads in small steps, which do not block transactions. Errors: ErrMissing, and those of Read.
+// reads in small steps, which do not block transactions. Errors include ErrMissing, those of Read, and that of ctx.
 func (s *Store) DigestMessages(ctx context.Context, req DigestRequest) (MessageDigest, error) {
 	if req.Urgent {
 		ctx = throttle.FullSpeed(ctx)

@@ -24,7 +24,7 @@ const (
 // Delivery is a message as returned by Read.
 type Delivery struct {
 	Sequence uint64
-	// DeliveryCount is the number of times that the subscription released the message.
+	// DeliveryCount is the number of times that the subscription released the message; 0 if ReadRequest.Sub is 0.
 	DeliveryCount uint32
 	// Record is the stored message, for txn.DecodeMessage. It must not be modified. It is nil if the message is corrupt
 	// (ReadRequest.IncludeCorrupt).
@@ -34,8 +34,8 @@ type Delivery struct {
 // ReadRequest selects the messages to read.
 type ReadRequest struct {
 	Queue uint64
-	// Sub is the subscription for which unacknowledged messages are read; 0 selects all messages that at least one
-	// subscription needs.
+	// Sub is the ID of the subscription for which unacknowledged messages are read; 0 selects all messages that at least
+	// one subscription needs.
 	Sub  uint32
 	From uint64
 	// Before, if not 0, excludes messages with this sequence or a higher one. Callers must not combine it with Lanes.
@@ -92,8 +92,9 @@ func (b *ReadBuffer) reset() {
 }
 
 // Read appends messages to dst, in sequence order or in priority order (ReadRequest.Lanes). It returns the extended dst
-// and the sequence at which to continue. It reads the applied state and never blocks a transaction. An empty result
-// means that no selected message at or after the start position is available now.
+// and, in sequence order, the sequence at which to continue. It reads the applied state, and does not block
+// transactions while it reads pages. If it appends nothing, no selected message at or after the start position is
+// available now.
 //
 // Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read tries
 // to repair it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read

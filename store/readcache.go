@@ -82,7 +82,7 @@ func (c *extentCache) drop(e *index.Entry) {
 }
 
 // fromCache appends messages from cached extents. It returns the extents that must be read, or none if it appended a
-// message.
+// message or the result is full.
 func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group

@@ -87,7 +87,7 @@ func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS
 // removed, or queue.NeverMS if no entry follows. Otherwise next ignores entries that are only in memory.
 //
 // Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
-// pages and never blocks a transaction. Errors: ErrClosed, ErrFailed, index.ErrCorrupt.
+// pages without blocking transactions. Errors include ErrClosed, ErrFailed and index.ErrCorrupt.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
 	pages := s.pages.Acquire()
 	defer s.pages.Release()

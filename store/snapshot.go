@@ -22,8 +22,8 @@ import (
 // snapshotIdle is the time for which an interrupted transfer can be resumed.
 const snapshotIdle = 2 * time.Minute
 
-// Snapshot is a pinned checkpoint that is transferred to another node. It retains the log after the checkpoint until
-// it is closed. Transactions do not wait for the transfer.
+// Snapshot is a pinned checkpoint that is transferred to another node or copied to a backup. It retains the log after
+// the checkpoint until it is closed. Transactions do not wait for the transfer.
 type Snapshot struct {
 	// ID identifies the snapshot, so that an interrupted transfer can be resumed.
 	ID     string
@@ -175,7 +175,7 @@ func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	}
 }
 
-// Suspend closes the snapshot after 2 minutes, unless its transfer is resumed (ResumeSnapshot).
+// Suspend schedules Close in 2 minutes. ResumeSnapshot cancels it.
 func (sn *Snapshot) Suspend() {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()

@@ -21,8 +21,9 @@ type Room struct {
 	TailBytes uint64
 }
 
-// Low reports whether the available space is below the watermark. Free pages count as available, but half of the
-// watermark must be free in the filesystem for the log.
+// Low reports whether the available space is below the watermark plus TailBytes. Free and pending pages count as
+// available. For the log, half of the watermark must in any case be free in the filesystem, in addition to the part of
+// the tail that does not fit into free pages.
 func (r Room) Low(watermark uint64) bool {
 	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
 }
@@ -71,7 +72,7 @@ type Stats struct {
 	// End and Durable are the positions of the last record in the log and of the last durable record.
 	End, Durable lsn.Position
 	Applied      lsn.Position
-	// FirstLSN is the LSN of the oldest record in the log.
+	// FirstLSN is the LSN of the oldest record in the log; 0 if the log is empty.
 	FirstLSN                  uint64
 	LogBytes                  int64
 	Checkpoint, CheckpointLSN uint64

@@ -303,8 +303,8 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
-// Close writes a checkpoint, closes all files and marks the directory clean. If the store has failed, Close only closes
-// the files. A second call does nothing.
+// Close writes a checkpoint and closes all files. If no error occurred, it marks the directory clean. If the store has
+// failed, Close only closes the files. A second call does nothing.
 func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -317,7 +317,8 @@ func (s *Store) Close() error {
 	return errors.Join(err, s.closeFiles())
 }
 
-// closeFiles closes all files, and marks the directory clean if no error occurred.
+// closeFiles closes all files. It marks the directory clean if the log was open, the store has not failed, and the log
+// and the page file were closed without an error.
 func (s *Store) closeFiles() error {
 	var err error
 	if s.log != nil {
@@ -395,7 +396,8 @@ func (s *Store) QueueName(id uint64) string {
 	return ""
 }
 
-// Filters returns a version number that changes when a filter is altered, before any later message becomes readable.
+// Filters returns a version number that changes when the filter of a subscription changes, before any later message
+// becomes readable.
 func (s *Store) Filters() uint64 { return s.filters.Load() }
 
 // Repair returns the component that records and repairs corruption.

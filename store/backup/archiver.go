@@ -35,19 +35,19 @@ type ArchiveOptions struct {
 	// Dir is the directory of this node's archive in FS (by default the operating system's). It is created if missing.
 	FS  vfs.FS
 	Dir string
-	// Location is used instead of FS and Dir, if not nil. A location that is not exclusive (Objects.Lock) may be
-	// temporarily unreachable. In that case the Archiver starts without the location, retains the log, and continues
-	// when the location is available.
+	// Location is used instead of FS and Dir, if not nil. A location without an exclusive lock (Objects.Lock), such as a
+	// bucket, may be unreachable. The Archiver then starts anyway, retains the log, and archives it when the location is
+	// reachable.
 	Location Objects
 	// Seal encrypts the records, if not nil.
 	Seal Sealer
 	// Interval is the time between two writes to the archive; by default DefaultArchiveInterval. If the data directory
-	// is lost, the records of about the last Interval are missing from the archive.
+	// is lost, the records applied since the last successful write are missing from the archive.
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
 	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. A larger log is released so
-	// that the node keeps running. The archive then has a gap: a restore of a later point in time needs a backup made
-	// after the gap. 0 retains the log until the disk is full.
+	// that the node keeps running. The archive can then have a gap. A restore to a point after the gap needs a backup
+	// that was made after the gap. 0 means no limit: the log can fill the disk.
 	MaxHoldBytes int64
 	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
@@ -55,15 +55,15 @@ type ArchiveOptions struct {
 
 // ArchiveStatus is the status of an Archiver.
 type ArchiveStatus struct {
-	// Last is the position of the last durably archived record. LastTime is the time of the last archived transaction.
-	// Both are zero if nothing is archived.
+	// Last is the position of the last durably archived record, or zero if nothing is archived. LastTime is the time of
+	// the last archived transaction, or zero if unknown.
 	Last     lsn.Position
 	LastTime time.Time
 	Behind   uint64 // number of applied records that are not archived yet
-	// Gap is the LSN of the first record after the newest gap that this Archiver left. It is 0 if there is no gap, or if a
-	// later backup covers the gap.
+	// Gap is the LSN of the first record after the newest gap that this Archiver left. It is 0 if the Archiver left no
+	// gap, or if a backup made since its start (Archiver.BackedUp) contains the missing records.
 	Gap    uint64
-	Err    error
+	Err    error  // of the last Flush; nil if it succeeded
 	Former string // directory to which an archive of another history was moved
 }
 
@@ -80,8 +80,8 @@ type Archiver struct {
 	work   sync.Mutex // held while files are written; guards hold, opened, known and last
 	hold   *wal.Hold
 	opened bool
-	// known is set if the archive is empty, or if last is known to be in the store's history, so that the archive can be
-	// continued.
+	// known is false until the store has applied the last archived record, so that flush could compare its position. The
+	// archive is continued only if known is set.
 	known bool
 	last  ArchiveFile
 
@@ -95,8 +95,11 @@ type Archiver struct {
 //
 // It must be called after store.Open and before records are applied. Otherwise applied records could be removed from
 // the log before they are archived. The archive has another history if, for example, the store was wiped or restored
-// to an older state. In that case StartArchiver moves the archive to the subdirectory other-<time>, which a restore
-// can use, and starts a new archive. Errors include ErrBusy, ErrArchiveCorrupt and ErrNewerVersion.
+// to an older state. In that case the Archiver moves the archive to the subdirectory other-<time>, which a restore
+// can use, and starts a new archive.
+//
+// Errors include ErrBusy, ErrArchiveCorrupt and ErrNewerVersion. If the lock of the location is not exclusive, the
+// archive is opened in the background, and the errors are in Status.
 func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	if o.Dir == "" && o.Location == nil {
 		return nil, errors.New("log archive: directory is not configured")
@@ -133,8 +136,8 @@ func StartArchiver(s *store.Store, o ArchiveOptions) (*Archiver, error) {
 	return a, nil
 }
 
-// open removes unfinished files, determines the end of the archive, and compares it with the log. The caller must hold
-// a.work, unless it is StartArchiver.
+// open removes unfinished files, determines the end of the archive, and compares it with the log. If the histories
+// differ, open starts a new archive. The caller must hold a.work, unless it is StartArchiver.
 func (a *Archiver) open(ctx context.Context) error {
 	if err := a.o.Location.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
@@ -181,7 +184,7 @@ func (a *Archiver) run() {
 	}
 }
 
-// Flush durably archives all records that are already applied.
+// Flush durably archives all records that are already applied. An error is also logged, and returned by Status.
 func (a *Archiver) Flush(ctx context.Context) error {
 	a.work.Lock()
 	defer a.work.Unlock()
@@ -311,7 +314,7 @@ func (a *Archiver) retainFrom(n uint64) {
 	}
 }
 
-// releaseHold releases the log if it is larger than MaxHoldBytes.
+// releaseHold stops retaining the log if the log is larger than MaxHoldBytes and MaxHoldBytes is not 0.
 func (a *Archiver) releaseHold() {
 	if a.o.MaxHoldBytes == 0 || a.hold == nil {
 		return
@@ -351,7 +354,8 @@ func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ Archiv
 	return f, err
 }
 
-// present returns the existing file with the same name. If it contains other records, present returns an error.
+// present returns the existing file with the same name as f. If it contains other records, present returns
+// ErrOtherHistory.
 func (a *Archiver) present(ctx context.Context, f ArchiveFile, why error) (ArchiveFile, error) {
 	there, err := readEnds(ctx, a.o.Location, f.name)
 	if err != nil {
@@ -472,8 +476,9 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 	change(&a.status)
 }
 
-// Close archives the applied records and stops the background work. It must be called before the store is closed, so
-// that the final checkpoint recycles only archived records. A second call does nothing.
+// Close stops the background work, archives the applied records, and unlocks the location. It must be called before
+// the store is closed, so that the final checkpoint recycles only archived records. If the lock of the location is
+// not exclusive, Close archives for at most 5 s. A second call does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)

@@ -22,7 +22,7 @@ import (
 const previousPrefix = "other-"
 
 // restartArchive moves the files of the archive to a separate directory and starts a new archive. Both histories must
-// be retained, but must not be mixed. A crash leaves complete files in both directories.
+// be retained, but must not be mixed. After a crash, each directory can contain some of the files.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving the archive failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Location)
@@ -105,7 +105,7 @@ func archivedPosition(
 	return pos, ok, err
 }
 
-// PreviousArchives returns the subdirectories with archives of other histories.
+// PreviousArchives returns the paths of the subdirectories of dir with archives of other histories.
 func PreviousArchives(fsys vfs.FS, dir string) ([]string, error) {
 	names, err := fsys.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {

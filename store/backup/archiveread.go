@@ -27,8 +27,9 @@ type archivedLog struct {
 // one, and that the first one continues the position. raw contains the bytes of the frame. f and raw are valid until fn
 // returns. errStop from fn ends the walk.
 //
-// at is the position of the last record that fn accepted. The caller must check whether this is the required end.
-// gap is the LSN at which the archive continues after a gap, or 0 at its end.
+// at is the position of the last record that fn accepted, or the argument after if fn accepted none. The caller must
+// check whether this is the required end. If a gap ended the walk, gap is the LSN at which the archive continues;
+// otherwise 0.
 func walkArchive(ctx context.Context, log archivedLog, after lsn.Position,
 	fn func(f wal.Frame, raw []byte) error,
 ) (at lsn.Position, gap uint64, err error) {
@@ -150,9 +151,9 @@ type ArchiveChain struct {
 	Bytes        int64
 }
 
-// VerifyArchive reads a whole archive and returns its chains. If it returns several chains, the archive has gaps
-// between them. Errors: ErrArchiveCorrupt, ErrNewerVersion, ErrEncrypted (for a nil Unsealer), ErrIdentity, ErrRemote,
-// the error of ctx.
+// VerifyArchive reads a whole archive and returns its chains. If it returns several chains, the archive is not
+// contiguous: it usually has gaps between them. Errors include ErrArchiveCorrupt, ErrNewerVersion, ErrEncrypted (for
+// a nil Unsealer), ErrIdentity, ErrRemote and the error of ctx.
 func VerifyArchive(ctx context.Context, place Objects, with Unsealer) ([]ArchiveChain, error) {
 	files, err := listArchive(ctx, place, 0)
 	if err != nil {

@@ -64,8 +64,8 @@ func openPlain(ctx context.Context, place Objects, name string, e *Encryption, w
 	return unsealed{ReaderAt: r, Closer: f, size: plain}, nil
 }
 
-// unseal decrypts the first size bytes of r. If the identity is missing or does not match, the error lists the
-// recipients.
+// unseal decrypts the first size bytes of r. It returns ErrEncrypted if with is nil, and ErrIdentity if no key
+// matches. Both errors list the recipients, if known.
 func unseal(r io.ReaderAt, size int64, what string, recipients []string, with Unsealer) (io.ReaderAt, int64, error) {
 	required := ""
 	if len(recipients) > 0 {

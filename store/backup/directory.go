@@ -18,8 +18,8 @@ import (
 
 const putSuffix = ".new"
 
-// directory is a location in a filesystem. Objects are files, and folders are directories, which exist while they are
-// not empty.
+// directory is a location in a filesystem. Objects are files. Folders are directories; Delete removes a directory
+// when it becomes empty.
 type directory struct {
 	fs   vfs.FS
 	root string
@@ -142,7 +142,7 @@ func (d directory) Delete(_ context.Context, name string) error {
 	return nil
 }
 
-// dropEmpty removes an empty directory below the root. The next call retries after an error.
+// dropEmpty removes a directory if it is empty and not the root. It ignores errors.
 func (d directory) dropEmpty(dir string) {
 	if filepath.Clean(dir) == filepath.Clean(d.root) {
 		return

@@ -15,7 +15,7 @@
 // in the source is corrupt, Run fails, so that no valid generation is replaced. The manifest is written last and
 // completes the backup; older generations are removed only after the manifest is durable. A backup listed as
 // complete was therefore written completely. While a backup is being made or removed, a marker, .partial-<name> or
-// .removed-<name>, exists next to it; the next Run removes the leftovers of a crash.
+// .removed-<name>, exists next to it. A later Run removes the leftovers of a crash.
 //
 // # Locations
 //
@@ -26,9 +26,9 @@
 // # Log archive
 //
 // An Archiver copies applied, and therefore committed, records from the log to separate files. Each file is complete
-// and durable before it gets its name. The Archiver retains the log from the first record that is not archived, unless
-// the log exceeds ArchiveOptions.MaxHoldBytes. Frames are archived unchanged. Their chained checksums reveal gaps in
-// the archive, and prove that it continues the checkpoint of a backup.
+// and synced before it gets its name. The Archiver retains the log from the first record that is not archived. While
+// archiving fails, ArchiveOptions.MaxHoldBytes limits the size of the retained log. Frames are archived unchanged.
+// Their chained checksums reveal gaps in the archive, and show whether it continues the checkpoint of a backup.
 //
 // # Restore
 //
@@ -39,6 +39,7 @@
 //
 // # Sharing
 //
-// Several nodes may share a backup path: generations are counted separately for each pair. In a directory, only one Run
-// is active at a time; in a bucket, one Run of each node. An archive belongs to one node.
+// Several nodes may share a backup path: generations are counted separately for each pair. In a directory, a lock
+// permits only one Run or Archiver at a time. A bucket has no lock; each node must run at most one Run at a time. An
+// archive belongs to one node.
 package backup

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// Errors of Run.
+// Errors of locations and of disk space.
 var (
 	// ErrBusy means that another Run or Archiver, in any process, has locked the location.
 	ErrBusy = errors.New("another backup or log archive uses this directory")
@@ -28,7 +28,8 @@ var (
 	// ErrTarget means that the requested record or time cannot be reached with this backup and archive, or that the
 	// request is contradictory.
 	ErrTarget = errors.New("cannot restore the requested point in time")
-	// ErrNoSites means that the backup or snapshot is from a pair without sites, so no replica can be made from it.
+	// ErrNoSites means that no replica can be made from the backup or snapshot, usually because it is from a pair without
+	// sites.
 	ErrNoSites = errors.New("pair does not belong to a group of sites")
 )
 
@@ -45,8 +46,8 @@ func isUnreadable(err error) bool {
 var (
 	ErrArchiveCorrupt = errors.New("log archive is corrupt")
 	ErrArchiveGap     = errors.New("log archive has a gap")
-	// ErrOtherHistory means that the archive and the store's log have different records with the same LSN, such as after a
-	// restore. The two histories must not be mixed.
+	// ErrOtherHistory means that the archive does not belong to the history of the store or of the backup, such as after
+	// a restore of the store. The two histories must not be mixed.
 	ErrOtherHistory = errors.New("log archive belongs to another history")
 )
 

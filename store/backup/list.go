@@ -85,8 +85,8 @@ func setIn(fsys vfs.FS, dir string) (Objects, string) {
 	return Directory(fsys, filepath.Dir(dir)), filepath.Base(dir)
 }
 
-// Load reads the manifest of a backup and compares the file sizes with it. Errors: ErrIncomplete, ErrCorrupt,
-// ErrNewerVersion, ErrRemote.
+// Load reads the manifest of a backup and compares the file sizes with it. Errors include ErrIncomplete, ErrCorrupt,
+// ErrNewerVersion and ErrRemote.
 func Load(ctx context.Context, place Objects, name string) (Set, error) {
 	if isLeftover(name) {
 		return Set{}, fmt.Errorf("%w: %s belongs to a running backup, or was left by an interrupted one and will be "+
@@ -148,8 +148,8 @@ type begun struct {
 	Software string    `json:"software,omitempty"`
 }
 
-// removeLeftovers removes the leftovers of interrupted backups. Without an exclusive lock, it removes only the
-// leftovers of this node and old leftovers of other nodes.
+// removeLeftovers removes the leftovers of interrupted backups and removals. Without an exclusive lock, it skips the
+// leftovers of a backup that another node may still be writing (isOwnOrStale).
 func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive bool) error {
 	entries, err := o.Location.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
@@ -169,8 +169,8 @@ func removeLeftovers(ctx context.Context, o Options, node uuid.UUID, exclusive b
 	return nil
 }
 
-// isOwnOrStale reports whether this node may remove a marker and the files that belong to it. It may in three cases:
-// this node wrote the marker, the marker is so old that no other node can still use it, or the marker marks a removal.
+// isOwnOrStale reports whether this node may remove a marker and the files that belong to it. It may if this node
+// wrote the marker, if the marker is older than foreignMaxAge, or if the marker marks a removal.
 func isOwnOrStale(ctx context.Context, o Options, mark string, node uuid.UUID) bool {
 	if strings.HasPrefix(mark, removedPrefix) {
 		return true
@@ -222,7 +222,7 @@ func Remove(ctx context.Context, place Objects, name string) error {
 }
 
 // prune removes surplus generations, and the archived log that no generation needs. newest describes the new backup.
-// The caller must hold the lock of the location.
+// If KeepGenerations is 0, prune removes nothing. The caller must hold the lock of the location.
 func prune(ctx context.Context, o Options, newest Manifest) error {
 	if o.KeepGenerations == 0 {
 		return nil

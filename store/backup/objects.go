@@ -18,8 +18,9 @@ import (
 // Names are relative paths with slashes. The part before the last slash is the folder. All methods are safe for
 // concurrent use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
 type Objects interface {
-	// Put creates an object with the content written by fill. The object becomes visible when it is complete and durable.
-	// If the object exists, Put returns fs.ErrExist, and the object is durable. If fill fails, no object is created.
+	// Put creates an object with the content written by fill. The object is not visible before it is complete, and is
+	// durable when Put returns nil. If the object exists, Put returns fs.ErrExist, and the object is durable. If fill
+	// fails, no object is created.
 	Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error
 	// Open opens an object for reading. Reads from a bucket fail when ctx ends. The caller must close the object.
 	Open(ctx context.Context, name string) (Object, error)
@@ -33,8 +34,8 @@ type Objects interface {
 	// Sweep removes the leftovers of unfinished Put calls for a folder, and in a bucket also for its subfolders. If
 	// before is not zero, it only removes leftovers of calls that started earlier; a directory ignores before.
 	Sweep(ctx context.Context, folder string, before time.Time) error
-	// Lock locks the location for one process. It returns ErrBusy if another process holds the lock. If exclusive is
-	// false, other processes may use the location concurrently.
+	// Lock locks the location until lock is closed, and returns ErrBusy if it is already locked. If exclusive is false,
+	// the location cannot be locked, and other processes may use it concurrently.
 	Lock(ctx context.Context) (lock io.Closer, exclusive bool, err error)
 	// Available returns the number of bytes that can still be written; math.MaxUint64 if unlimited.
 	Available(ctx context.Context) (uint64, error)

@@ -40,8 +40,9 @@ const (
 
 	// chunkBytes limits the data of a record; a page always fits.
 	chunkBytes = page.MaxPageBytes
-	// packWriteBytes is the size of a write. packSyncBytes limits the unsynced data, since a single sync at the end
-	// would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace them in a throttled backup.
+	// packWriteBytes is the amount of buffered data that is written together. packSyncBytes limits the unsynced data,
+	// since a single sync at the end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace
+	// them in a throttled backup.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10
@@ -127,8 +128,8 @@ type packReader struct {
 	buf      []byte
 }
 
-// openPack opens the pack of a backup for reading. The caller must close the result. Errors: ErrIncomplete, ErrCorrupt,
-// ErrNewerVersion, ErrEncrypted, ErrIdentity, ErrRemote.
+// openPack opens the pack of a backup for reading. The caller must close the result. Errors include ErrIncomplete,
+// ErrCorrupt, ErrNewerVersion, ErrEncrypted, ErrIdentity and ErrRemote.
 func openPack(ctx context.Context, place Objects, set string, m *Manifest, with Unsealer) (*packReader, error) {
 	name := inFolder(set, m.Files[0].Name)
 	file, err := openPlain(ctx, place, name, m.Encryption, with)

@@ -33,7 +33,7 @@ type CheckReport struct {
 	Set      Set
 	Verified VerifyReport
 	// Problem is the reason why the backup cannot be restored: ErrIncomplete, ErrCorrupt, ErrNewerVersion, page.ErrCorrupt
-	// or page.ErrNewerVersion. If it is set, Verified is not valid.
+	// or page.ErrNewerVersion. If it is set, Set is the only other valid field.
 	Problem error
 	// End is the position of the last record that can be restored from the backup and the archive. EndTime is the time
 	// of the last transaction up to End.
@@ -43,9 +43,9 @@ type CheckReport struct {
 	NeededBytes    uint64 // disk space that a restore needs, including the archived log
 }
 
-// CheckSet checks whether a backup, by default the newest complete one, can be restored, and up to which record. It
-// reads the whole backup and the archive after it, and writes nothing. An error means that the check could not be
-// completed, such as ErrNotFound, ErrEncrypted, ErrRemote, or the error of ctx.
+// CheckSet checks whether a backup can be restored, and up to which record. If name is empty, it checks the newest
+// complete backup. It reads the whole backup and the archive after it, and writes nothing. An error means that the
+// check could not be completed, such as ErrNotFound, ErrEncrypted, ErrRemote, or the error of ctx.
 func CheckSet(ctx context.Context, place Objects, name string, o CheckOptions) (CheckReport, error) {
 	var r CheckReport
 	sets, err := List(ctx, place)

@@ -46,15 +46,15 @@ type Received struct {
 
 // Receive creates a data directory from a snapshot of a primary site. The new store is a replica of that site and
 // continues after the position of the snapshot. The first record of its log makes the store a replica; a node
-// applies this record before it serves clients. With ReceiveOptions.Detached, the store is independent of the site,
-// and the site can have any role. When Receive returns nil, everything is durable and the whole page file has been
-// checked.
+// applies this record before it serves clients. With ReceiveOptions.Detached, the store is independent of the source,
+// which can then be a primary, a replica or a pair without sites. When Receive returns nil, everything is durable and
+// the whole page file has been checked.
 //
 // The requirements for the directory, its new identity, and its state after an error are those of Restore.
 //
-// Errors: datadir.ErrNotEmpty, ErrCorrupt (a piece is missing or does not match the header, the content is
+// Errors include datadir.ErrNotEmpty, ErrCorrupt (a piece is missing or does not match the header, the content is
 // inconsistent, or it has another lineage), page.ErrCorrupt, page.ErrNewerVersion, ErrNoSites, ErrNoSpace, the error
-// of Next, the error of ctx.
+// of Next, and the error of ctx.
 func Receive(ctx context.Context, target string, o ReceiveOptions) (Received, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()

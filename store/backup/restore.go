@@ -60,8 +60,8 @@ type RestoreResult struct {
 	// more record follows End, unless the backup was made from a replica.
 	End      lsn.Position
 	EndTime  time.Time
-	Records  uint64
-	LogBytes uint64
+	Records  uint64 // number of records restored from the archive
+	LogBytes uint64 // size of these records
 	// NeededBytes and AvailableBytes are amounts of disk space.
 	NeededBytes, AvailableBytes uint64
 }
@@ -77,9 +77,9 @@ type RestoreResult struct {
 // The node UUID and store UUID are new, and pair and fence are unset. The new store is not a member of a pair, and a
 // new pair can be started from it.
 //
-// Errors: datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrArchiveCorrupt, ErrArchiveGap, ErrOtherHistory (the
-// archive does not continue this backup), ErrTarget (the requested point is before the backup or after the archive),
-// ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSites, ErrNoSpace, the error of ctx.
+// Errors include datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrArchiveCorrupt, ErrArchiveGap,
+// ErrOtherHistory (the archive does not continue this backup), ErrTarget (the requested point is before the backup or
+// after the archive), ErrEncrypted, ErrIdentity, ErrRemote, ErrNoSites, ErrNoSpace, and the error of ctx.
 func Restore(ctx context.Context, dir, target string, o RestoreOptions) (RestoreResult, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()
@@ -110,7 +110,7 @@ func Restore(ctx context.Context, dir, target string, o RestoreOptions) (Restore
 	return j.res, err
 }
 
-// fillDir creates a data directory with the files that fill writes. After an error, it removes these files.
+// fillDir creates a data directory with the files that fill writes. If fill fails, fillDir removes these files.
 func fillDir(fsys vfs.FS, dir, source string, fill func(t *datadir.RestoreTarget) error) error {
 	t, err := datadir.BeginRestore(fsys, dir, source)
 	if err != nil {
@@ -162,7 +162,7 @@ func neededBytes(dataBytes, logBytes uint64, segmentBytes int64) uint64 {
 	return dataBytes + spareBytes + logBytes + 2*segment
 }
 
-// checkFree returns the free space for a directory, and ErrNoSpace if it is less than needed.
+// checkFree returns the free space for a directory, which may not exist yet, and ErrNoSpace if it is less than needed.
 func checkFree(fsys vfs.FS, dir string, needed uint64) (available uint64, err error) {
 	usage, err := fsys.Usage(existing(fsys, dir))
 	if err != nil {
@@ -436,7 +436,8 @@ func (w *logWriter) add(pos lsn.Position, raw []byte) error {
 }
 
 // follow adds the record that makes the store a replica of the pair from which its content is copied. state is the
-// content at w.end. A node applies the record before it serves clients.
+// content at w.end. If the content is already that of a replica, follow adds nothing. If the pair has no sites, it
+// returns ErrNoSites.
 func (w *logWriter) follow(state *queue.State) error {
 	change, ok := state.ReplicaChange(w.end)
 	switch {

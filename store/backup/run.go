@@ -98,11 +98,11 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 }
 
 // Run writes a checkpoint and durably copies it to a new backup. No transaction waits for it. If the store is closed,
-// or replaced by a snapshot of its peer, Run fails.
+// or replaced by a snapshot of its peer, before the copy is complete, Run fails.
 //
-// A failed Run removes no generation. It removes its own files, or leaves them to the next Run. If only the removal of
-// old generations fails, both the backup and an error are returned. Errors: ErrBusy, ErrNoSpace, page.ErrCorrupt if a
-// page of the store is corrupt, the error of ctx.
+// If Run fails before the backup is complete, it removes no older backup. It then removes its own files, or leaves
+// them to a later Run. If only the removal of older backups fails, Run returns both the backup and an error. Errors
+// include ErrBusy, ErrNoSpace, page.ErrCorrupt if a page of the store is corrupt, and the error of ctx.
 func Run(ctx context.Context, s *store.Store, o Options) (Set, error) {
 	o, err := o.withDefaults()
 	if err != nil {

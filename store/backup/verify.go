@@ -38,8 +38,8 @@ type VerifyReport struct {
 }
 
 // Verify checks that the manifest of a backup is valid and that the files match it. Unless ChecksumsOnly is set, it
-// also checks the content of the pages with Checkpoint.Check. Errors: ErrIncomplete, ErrCorrupt, ErrNewerVersion,
-// page.ErrCorrupt, ErrEncrypted, ErrIdentity, ErrRemote, the error of ctx.
+// also checks the content of the pages with checkpoint.Checkpoint.Check. Errors include ErrIncomplete, ErrCorrupt,
+// ErrNewerVersion, page.ErrCorrupt, ErrEncrypted, ErrIdentity, ErrRemote, and the error of ctx.
 func Verify(ctx context.Context, dir string, o VerifyOptions) (VerifyReport, error) {
 	place, set := o.Location, dir
 	if place == nil {

@@ -19,8 +19,8 @@ type Digest struct {
 	Position lsn.Position
 	// Content covers the state (such as queues, subscriptions, acknowledgements and producers), message IDs, the
 	// schedule and every needed message. It does not depend on page size or page numbers. Two nodes that applied the
-	// same log, or two sites that applied the same transactions, have the same digest. The site role is therefore not
-	// included.
+	// same log, or two sites that applied the same transactions, have the same Content, so it omits the state of the
+	// site.
 	Content  [sha256.Size]byte
 	Messages uint64
 }

@@ -126,7 +126,7 @@ func (c *Checkpoint) Extents(
 	return nil
 }
 
-// read sends the extents in parts until the end of the index, or until ctx ends.
+// read sends the extents in parts, until the end of the index, an error that Broken does not handle, or the end of ctx.
 func (w *walk) read(ctx context.Context, full chan<- *walkPart, empty <-chan *walkPart) {
 	p := partReader{w: w, ctx: ctx, full: full, empty: empty}
 	p.limit = w.bytes()
@@ -266,8 +266,8 @@ func (p *walkPart) load(file *page.File, first, next page.No) {
 const ownBatch = 4096
 
 // OwnExtents calls fn with batches of extents without messages: first the extents of the tree, then, with bitmap set,
-// the extents of the bitmap of used pages. fn may modify the slice. The leaves of the tree and the bitmap pages are
-// not read.
+// the extents of the bitmap of used pages. fn may modify the slice, but must not retain it. The leaves of the tree and
+// the bitmap pages are not read.
 func (c *Checkpoint) OwnExtents(ctx context.Context, fn func(extents []page.Extent, bitmap bool)) error {
 	batch := make([]page.Extent, 0, ownBatch)
 	err := c.view.WalkExtents(func(ext page.Extent, level int) error {

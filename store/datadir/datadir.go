@@ -30,22 +30,22 @@ var (
 const (
 	LockName = "lock"
 	LogName  = "log"
-	// ReceiveName is a snapshot being received, NewFileName the output of a rewrite in progress, and OldFileName the page
-	// file that was replaced last.
+	// ReceiveName is the name of the file of a snapshot being received, NewFileName that of the output of a rewrite in
+	// progress, and OldFileName that of the page file that was replaced last.
 	PageFileName = "page.db"
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"
 	OldFileName  = "page.db_old"
-	// AccessResetName exists if the node must delete all access rules.
+	// AccessResetName is the name of a file that exists if the node must delete all access rules.
 	AccessResetName = "access.reset"
-	// StandaloneName exists if the node was created without a coordinator.
+	// StandaloneName is the name of a file that exists if the node was created without a coordinator.
 	StandaloneName = "standalone"
 )
 
 // PageFile returns the path of the page file.
 func PageFile(dir string) string { return filepath.Join(dir, PageFileName) }
 
-// AccessReset returns the path of AccessResetName.
+// AccessReset returns the path of the file AccessResetName.
 func AccessReset(dir string) string { return filepath.Join(dir, AccessResetName) }
 
 // LogDir returns the path of the log directory.

@@ -32,7 +32,8 @@ type Identity struct {
 	// NodeID stays the same for the lifetime of the data directory, unless the identity is lost and the store is
 	// quarantined.
 	NodeID uuid.UUID
-	// StoreID identifies the content: a wiped or restored data directory gets a new StoreID.
+	// StoreID identifies the store. A wiped or restored data directory gets a new StoreID. A snapshot of the peer that
+	// replaces the content keeps it, and increments Incarnation.
 	StoreID uuid.UUID
 	PairID  uuid.UUID // zero until the node joins a pair
 	// Incarnation is incremented when a snapshot replaces the content, when the store is quarantined, and when a possible
@@ -45,16 +46,17 @@ type Identity struct {
 	// ClaimedGeneration is the generation of the last process that participated in the pair, until the cluster record is
 	// known to list it.
 	ClaimedGeneration uuid.UUID
-	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). Causes are an unclean stop of the operating system
-	// with sync=off or interval, a log that was missing or too short, a quarantine, and a call of MarkLoss. The flag
-	// persists over restarts until ClearLoss.
+	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). Causes are an unclean stop with sync=off or interval
+	// if the operating system may have restarted since, a log that was missing or too short, a quarantine, and a call of
+	// MarkLoss. The flag persists over restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored is the name of the backup from which the content was restored, until the node joins a pair. Such a node
 	// is not empty: it can seed a new pair, and must not become a copy of another node.
 	Restored string
-	// Quarantine is the subdirectory with the files of a store that could not be opened. It is cleared when a snapshot
-	// replaces the content or the node is in sync. Until then, the store waits for a copy from the other node. It is not
-	// considered empty, and must not seed a pair. QuarantineReason is the error of Open, truncated to 500 bytes.
+	// Quarantine is the name of the subdirectory with the files of a store that could not be opened. The field is cleared
+	// when a snapshot replaces the content or the node is in sync. Until then, the store waits for a copy from the other
+	// node, is not considered empty, and must not seed a pair. QuarantineReason is the error of Open, truncated after
+	// about 500 bytes.
 	Quarantine       string
 	QuarantineReason string
 }
@@ -78,9 +80,9 @@ type IdentityFile struct {
 	Fence             identity.Fence `json:"fence"`
 	Generation        uuid.UUID      `json:"run,omitzero"`
 	ClaimedGeneration uuid.UUID      `json:"claimed_run,omitzero"`
-	// BootID and Sync are those of the last process generation.
+	// BootID and Sync are those of the process that opened the store last.
 	BootID string `json:"boot_id"`
-	// Clean reports whether the last process generation ended with a Close that synced everything.
+	// Clean reports whether that process ended with a Close that synced everything.
 	Clean       bool         `json:"clean"`
 	Sync        string       `json:"sync"`
 	MayHaveLost bool         `json:"may_have_lost,omitempty"`

@@ -16,7 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// If a store of a pair cannot be opened, it is quarantined: its files are moved to a subdirectory. The store then
+// A store of a pair that cannot be opened can be quarantined: its files are moved to a subdirectory. The store then
 // starts empty, as a standby that needs a snapshot from the other node. A crash at any point must not leave a store
 // that is considered complete, or a directory that is considered new. The identity is therefore written first. Its
 // field Quarantining is set until all files are moved. If store.Open finds it set, Open continues the move.
@@ -49,8 +49,9 @@ func noContent(fsys vfs.FS, dir string) error {
 	return nil
 }
 
-// logFiles returns the names of the log's files, relative to the data directory. Other files in a directory called log
-// do not belong to the store: the data directory may be the wrong one.
+// logFiles returns the names of the log's files, relative to the data directory. there reports whether the log
+// directory exists. Other files in a directory called log do not belong to the store: the data directory may be the
+// wrong one.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	all, err := fsys.ReadDir(LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -69,8 +70,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 
 // Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
 // permits the quarantine of a store that belongs to a pair or was quarantined before. unknown permits the quarantine
-// of a store without a readable identity. If neither permits it, no other node is known to have the content, and
-// Quarantine returns "".
+// of a store without a readable identity. If the quarantine is not permitted, for example because no other node is
+// known to have the content, Quarantine changes nothing and returns "".
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {

@@ -128,7 +128,7 @@ func (t *RestoreTarget) Commit() error {
 	return nil
 }
 
-// Abort removes all files of the restore, the identity last.
+// Abort removes the files of the restore, the identity last. The directory and its lock file remain.
 func (t *RestoreTarget) Abort() error {
 	if err := t.clear(); err != nil {
 		return err

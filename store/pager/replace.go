@@ -14,8 +14,8 @@ import (
 
 // ReplaceExtent writes the messages of a corrupt extent to new pages and updates the index. The visible content and
 // the digests do not change. It calls messages while no batch in progress can remove messages from the index. If
-// old.Extent is zero, the index has no entry for the messages. ReplaceExtent changes nothing if the extent was freed
-// or replaced concurrently.
+// old.Extent is zero, the index has no entry for the messages. If the extent was freed or replaced concurrently,
+// ReplaceExtent changes nothing and returns nil.
 func (p *Pager) ReplaceExtent(old *index.Entry, messages func() queue.TailRun) error {
 	p.hold()
 	defer p.mu.Unlock()

@@ -39,8 +39,8 @@ const (
 // Kind is the type of a frame's payload. Frames of unknown kinds are stored and forwarded like any other.
 type Kind uint8
 
-// KindTermStart is the kind of the first record of a new active. KindTxn is the kind of a transaction encoded by
-// package txn.
+// KindTermStart is the kind of the record with which an active begins its term. KindTxn is the kind of a transaction
+// encoded by package txn.
 const (
 	KindTermStart Kind = 1
 	KindTxn       Kind = 2
