@@ -40,7 +40,7 @@ type SegmentInfo struct {
 	StopOffset int64
 	StopLSN    uint64
 	// ProofLSN is the highest durable LSN in a block after StopOffset, PromisedLSN the highest one in a readable block.
-	// The log is corrupt if ProofLSN is at least StopLSN.
+	// If Stop is set and ProofLSN is at least StopLSN, the log is corrupt.
 	ProofLSN    uint64
 	PromisedLSN uint64
 }

@@ -84,7 +84,7 @@ func (s *segment) seek(record uint64) indexEntry {
 	return s.index[i-1]
 }
 
-// FirstSegment is the file name of the segment with LSN 1. While it exists, the log is complete.
+// FirstSegment is the file name of the segment with LSN 1. While it exists, no record has been trimmed from the log.
 const FirstSegment = "00000000000000000001" + segmentSuffix
 
 func segmentName(first uint64) string { return fmt.Sprintf("%020d%s", first, segmentSuffix) }

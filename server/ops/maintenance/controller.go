@@ -268,8 +268,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied all transactions committed before the call. After catchUpLimit, it
-// returns ErrUnreachable. The switchover itself drains the few transactions that follow.
+// catchUp waits until the standby has applied all transactions committed before the call. After catchUpLimit, or if the
+// standby disconnects, it returns ErrUnreachable. The switchover itself drains the few transactions that follow.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {

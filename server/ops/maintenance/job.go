@@ -51,7 +51,8 @@ type Job struct {
 	// local time of the active, unless it begins with a time zone such as "TZ=UTC".
 	Schedule string `json:"schedule"`
 	Kind     string `json:"kind"`
-	// On is the node on which the job runs. If it is empty, the default of the kind applies.
+	// On selects the nodes on which the job runs: OnStandby, OnActive or OnBoth. If it is empty, the default of the kind
+	// applies.
 	On     string `json:"on,omitempty"`
 	Paused bool   `json:"paused,omitempty"`
 	// UpdatedAt is the time of the last change. Due times before it do not count as missed.
@@ -290,7 +291,7 @@ func (m *Manager) newRun(term uint64, scheduled time.Time) Run {
 }
 
 // due returns the latest due time, not after now, for which the job has not run. If maxMissed or more due times were
-// missed, it returns now. ok is false if no due time was missed.
+// missed, it returns now. ok is false if no due time was missed, the job is paused, or its schedule cannot be parsed.
 func (j *JobInfo) due(now, steady time.Time) (at time.Time, ok bool) {
 	if j.Paused {
 		return at, false

@@ -35,7 +35,7 @@ type Options struct {
 	// RewriteBytesPerSecond returns the rate limit of a rewrite. It is called when the rewrite starts. Without the
 	// function, or if it returns 0, the rate is not limited.
 	RewriteBytesPerSecond func() int64
-	// Archive and Archiver are the log archive of this node. They are nil without an archive.
+	// Archive is the location of this node's log archive, to which Archiver writes. Both are nil without an archive.
 	Archive  backup.Objects
 	Archiver *backup.Archiver
 	// Location opens a backup location. If it is nil, only directories are supported.

@@ -141,8 +141,8 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 const cancelRewriteTimeout = time.Second
 
 // CancelRewrite cancels a running rewrite and the contexts of holding, and prevents new rewrites until Following is
-// called. It returns when the rewrite has ended and the store can apply transactions again. That takes milliseconds. If
-// the installation of the new file has already begun, CancelRewrite waits for its end.
+// called. It returns when the rewrite has ended and the store can apply transactions again, usually after milliseconds.
+// If the installation of the new file has already begun, that rewrite is completed instead of cancelled.
 func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false

@@ -54,8 +54,8 @@ type Plan struct {
 	PageSize int `json:"page_size,omitempty"`
 	// SwitchBack requests that FirstActive is active again at the end.
 	SwitchBack bool `json:"switch_back,omitempty"`
-	// Pair is the pair on which the plan was started. If the plan is restored from a backup on another pair, it is
-	// cancelled immediately.
+	// Pair is the ID of the pair on which the plan was started. If the plan is restored from a backup on another pair,
+	// the active of that pair cancels it.
 	Pair        uuid.UUID `json:"pair"`
 	FirstActive uuid.UUID `json:"first_active"`
 	State       PlanState `json:"state"`

@@ -28,7 +28,8 @@ type Defaults struct {
 // before the first scan.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
-	// ResizeOnStartup and CompactOnStartup report whether the operation is requested and not done on all nodes.
+	// ResizeOnStartup and CompactOnStartup report whether Update has requested the operation and not all nodes have
+	// executed it. They ignore requests in the configuration (Defaults).
 	ResizeOnStartup, CompactOnStartup bool
 	BackupPath                        string
 	BackupKeep                        int

@@ -19,7 +19,7 @@ type Node interface {
 	// Pair returns the failover status. Changed returns a channel that is closed at the next change of that status.
 	Pair() failover.Status
 	Changed() <-chan struct{}
-	// Alone reports whether the node belongs to no pair.
+	// Alone reports whether the node is standalone.
 	Alone() bool
 	// Serving returns the term in which this node is active and serves clients. ok is false if it does not serve.
 	// While ok is true, all committed transactions are applied. While the node is temporarily blocked, ok is true,

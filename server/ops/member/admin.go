@@ -16,7 +16,7 @@ import (
 
 // Rebuild writes the registration and the entries of this pair to a lost or restored directory. pairs are the names of
 // all pairs of the fleet. It waits for creations in progress; new creations wait until Rebuild returns. On a node that
-// is not the active, it returns the error of Options.NotActive. The other errors are fleet.ErrOtherName,
+// is not the active, it returns the error of Options.NotActive. The other errors include fleet.ErrOtherName,
 // fleet.ErrNotMember and those of fleet.Directory.Rebuild.
 func (m *Manager) Rebuild(ctx context.Context, pairs []string) (fleet.Report, error) {
 	var report fleet.Report
@@ -38,8 +38,8 @@ func (m *Manager) Rebuild(ctx context.Context, pairs []string) (fleet.Report, er
 // Leave ends the membership of this pair: it deletes the pair from the directory, and commits the end of the
 // membership. The pair must have no queues, unless it is the last pair of the fleet. It joins again when a node that
 // was restarted with fleet.pair becomes the active. On a node that is not the active, Leave returns the error of
-// Options.NotActive. The other errors are fleet.ErrOtherName, fleet.ErrNotMember, those of fleet.Directory.Leave, and
-// those of replication.Primary.CommitExempt. Leave can be called again after an error.
+// Options.NotActive. The other errors include fleet.ErrOtherName, fleet.ErrNotMember, fleet.ErrMoving, those of
+// fleet.Directory.Leave, and those of replication.Primary.CommitExempt. Leave can be called again after an error.
 func (m *Manager) Leave(ctx context.Context) error {
 	err := m.exclusive(ctx, func(p *replication.Primary, d *fleet.Directory) error {
 		if len(query.Moves(m.o.Store)) > 0 {

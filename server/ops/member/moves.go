@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// SetBlocked sets the function that reports whether a queue moves to this pair and may be fenced at the source. In
-// that state, neither pair serves the queue. f must not block.
+// SetBlocked sets the function that reports whether a queue moves to this pair and may be fenced at the source. While
+// it is fenced, neither pair serves the queue. f must not block.
 func (m *Manager) SetBlocked(f func(queue string) bool) {
 	if m == nil {
 		return

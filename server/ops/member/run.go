@@ -24,7 +24,8 @@ import (
 const (
 	// reconcileInterval is the interval of Reconcile while it succeeds.
 	reconcileInterval = 5 * time.Minute
-	// checkInterval is the interval at which the active checks whether its addresses have changed.
+	// checkInterval is the interval at which the active checks whether the description of its pair has changed, or
+	// Reconcile is due.
 	checkInterval = 5 * time.Second
 	// identityInterval is the interval at which a new node checks whether it belongs to a pair.
 	identityInterval = 500 * time.Millisecond
@@ -316,8 +317,9 @@ func (m *Manager) describe() fleet.Member {
 	}
 }
 
-// update writes the description of this pair after a change. If the directory lacks the pair, because Leave was
-// interrupted or the entry was deleted, update does not add it again: other pairs may own its names by now.
+// update writes the description of this pair to the directory, at first and after each change. After a success, it
+// permits creations in this term (setReady). If the directory lacks the pair, because Leave was interrupted or the
+// entry was deleted, update does not add it again: other pairs may own its names by now.
 func (w *work) update(ctx context.Context) error {
 	now := w.m.describe()
 	if old := w.member; old != nil && slices.Equal(old.Addresses, now.Addresses) && maps.Equal(old.Labels, now.Labels) &&

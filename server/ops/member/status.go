@@ -56,15 +56,15 @@ func (m *Manager) Status() Status {
 
 // Problems contains the reasons for conditions. An empty reason means that the condition does not exist.
 type Problems struct {
-	// Unavailable: etcd does not respond, or the copy of the directory is not current.
+	// Unavailable is set if etcd does not respond, or the copy of the directory is not current.
 	Unavailable string
-	// Lost: the directory was lost or restored from an older copy, is being rebuilt, lacks this pair or contains
-	// malformed values, or this pair was removed from the fleet.
+	// Lost is set if the directory was lost or restored from an older copy, is being rebuilt, lacks this pair or contains
+	// malformed values, or if this pair was removed from the fleet.
 	Lost string
-	// Conflict: another pair owns queues of this pair, or has its name.
+	// Conflict is set if another pair owns queues of this pair, or has its name.
 	Conflict string
-	// Mismatch: the membership in the log differs from the settings of this node, for example because the pair cannot
-	// join.
+	// Mismatch is set if the membership in the log differs from the settings of this node, for example because the pair
+	// cannot join.
 	Mismatch string
 }
 

@@ -54,7 +54,8 @@ func (w *worker) endLost(ctx context.Context) (again bool) {
 	return again
 }
 
-// recordLost records the error of an attempt for Stats. It reports whether it is a new error.
+// recordLost records the result of an attempt to end a move, for Stats. It reports whether err is an error that differs
+// from that of the previous attempt.
 func (w *worker) recordLost(epoch uint64, err error) (changed bool) {
 	w.m.mu.Lock()
 	defer w.m.mu.Unlock()

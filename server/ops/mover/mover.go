@@ -136,7 +136,8 @@ type Progress struct {
 	Err error
 	// Reason is the reason for the cancellation.
 	Reason error
-	// Pause is the time between the request for the fence and the take; 0 before the take, or if the node was restarted.
+	// Pause is the time between the request for the fence and the take; 0 before the take, and if this node was restarted
+	// or became the active after the request.
 	Pause time.Duration
 }
 

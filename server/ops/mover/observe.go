@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// FencedAfter is the time after which fenced queues are reported: the target has canceled the move by then, unless it
-	// is down.
+	// FencedAfter is the time after which fenced queues are reported. By then, a target that is up has usually taken the
+	// queues or canceled the move.
 	FencedAfter = fenceLimit + 2*time.Second
 	// StuckAfter is the time without progress after which a move is reported.
 	StuckAfter = 5 * time.Minute
@@ -159,7 +159,7 @@ func phaseOf(state queue.MoveState, recorded Phase) Phase {
 	return max(recorded, PhaseWaiting)
 }
 
-// lasts reports whether the progress of a move has not changed for at least limit.
+// lasts records the progress of a move, and reports whether it has not changed for at least limit.
 func (o *observer) lasts(w watched, limit time.Duration) bool {
 	since, known := o.m.seen[w]
 	if !known {
@@ -208,7 +208,7 @@ func (o *observer) waitingSource(intent fleet.Move) {
 	}
 }
 
-// notLive returns a text for a pair that does not continue a move because it does not publish its load; "" otherwise.
+// notLive returns a text that a pair is not live, or "" if it is live or this is not known.
 func (o *observer) notLive(pair string) string {
 	if !o.down(pair) {
 		return ""

@@ -48,7 +48,7 @@ func (m *Manager) fenced(epoch uint64, to string) (move queue.Move, fenced bool,
 	return move, true, nil
 }
 
-// Source returns the queues of a move at this pair.
+// Source returns the requested queues of this pair, and reports whether the move has fenced them.
 func (m *Manager) Source(req *pb.GetMoveSourceRequest) (*pb.GetMoveSourceResponse, error) {
 	if _, _, err := m.active(); err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (m *Manager) State(ctx context.Context, req *pb.PullStateRequest) (*pb.Pull
 	return resp, nil
 }
 
-// Fence fences the queues of a move.
+// Fence fences the queues of a move. If the move has already fenced them, Fence does nothing.
 func (m *Manager) Fence(ctx context.Context, req *pb.FenceQueuesRequest) error {
 	session, err := m.o.Serving.Session()
 	if err != nil {

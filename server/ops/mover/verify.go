@@ -81,7 +81,8 @@ func (t *transfer) prepare(ctx context.Context) (written bool, _ error) {
 	return resp.GetWritten(), nil
 }
 
-// copyPass pulls the messages that were published until now, and verifies all messages.
+// copyPass pulls the messages that were published until now, and verifies all imported messages that are not verified
+// yet.
 func (t *transfer) copyPass(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	pulled := make(chan struct{})
@@ -109,7 +110,7 @@ func (t *transfer) copyPass(ctx context.Context) error {
 
 var errDiffer = errors.New("copy of the queue differs from the source")
 
-// verifyAll verifies the imported messages of all queues that are not verified yet.
+// verifyAll verifies, in all queues, the imported messages that are not verified yet.
 func (t *transfer) verifyAll(ctx context.Context) error {
 	logged, err := t.logged()
 	if err != nil {

@@ -284,7 +284,7 @@ func (t *transfer) copy(ctx context.Context) error {
 	}
 }
 
-// logged returns the state of the import.
+// logged returns the state of the import. It returns txn.ErrMoveChanged if the import has not begun, or has ended.
 func (t *transfer) logged() (queue.Move, error) {
 	logged, begun := query.Move(t.m.o.Store, t.move.Epoch)
 	if !begun || logged.State != queue.MoveImporting {

@@ -78,8 +78,8 @@ func Cron(expression, zone string) (*Plan, error) {
 	return p, nil
 }
 
-// Next returns the first occurrence after a time, in UTC. It returns the zero time if no occurrence follows
-// within five years.
+// Next returns the first occurrence after a time, in UTC. For a cron expression, it returns the zero time if no
+// occurrence follows within five years.
 func (p *Plan) Next(after time.Time) time.Time {
 	switch {
 	case p.every > 0 && after.Before(p.anchor):

@@ -132,7 +132,7 @@ func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, 
 }
 
 // watchIndex replaces a store that has a corrupt index. A standby installs a snapshot of the active. An active
-// first switches over to the standby. If it has no standby, it continues as long as the pages in memory suffice.
+// first switches over to the standby. While no standby is in sync, or on a standalone node, the store is not replaced.
 func (g *Guard) watchIndex(ctx context.Context) {
 	ticker := time.NewTicker(guardTick)
 	defer ticker.Stop()

@@ -29,7 +29,8 @@ const (
 	indexAgain = 100 * time.Millisecond
 )
 
-// QueueDigests returns the rolling digests of the queues after the record atLSN and before the next record.
+// QueueDigests returns the rolling digests of the queues after the record atLSN and before the next record, or the
+// current digests if atLSN is 0.
 func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDigests, error) {
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }

@@ -28,7 +28,7 @@ const (
 	maxMalformed = 100
 )
 
-// Manager is the member of a fleet.
+// Manager manages the membership of this pair in a fleet. *member.Manager implements it.
 type Manager interface {
 	// Status returns the membership of this pair.
 	Status() member.Status
