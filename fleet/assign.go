@@ -19,7 +19,8 @@ import (
 // If this pair is the owner, the active may create the queue, with the returned epoch, in the term in which it has
 // called Assign; the epoch is new in each call. At most one creation of a name may be in progress at a node, from
 // before the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this
-// pair must not be assigned again. Addresses may be empty. If another pair is the owner, that pair creates the queue.
+// pair must not be assigned again. If another pair is the owner, that pair creates the queue. Owner.Addresses is empty
+// if that pair is not registered.
 //
 // The error wraps a *ValueError, the context's error, or one of ErrNotActive, ErrNotMember, ErrForgotten, ErrLost,
 // ErrRestored, ErrRebuilding, ErrNoPair, ErrInvalid, ErrPartitions, ErrContention and ErrUnavailable. If it wraps

@@ -56,7 +56,7 @@ type Status struct {
 type contents struct {
 	prefix string
 	head   head
-	// restored: the directory was older than a known epoch when it was loaded, and has not been rebuilt since.
+	// restored is set if the directory was older than a known epoch when it was loaded, and has not been rebuilt since.
 	restored bool
 	pairs    map[string]Member
 	loads    map[string]Load

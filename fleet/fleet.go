@@ -63,7 +63,7 @@ type ConflictError struct{ Conflicts []Conflict }
 // Conflict is a queue of this pair that is assigned to another pair.
 type Conflict struct {
 	Queue string
-	// Epoch is the ownership epoch of the queue at this pair. 0: none.
+	// Epoch is the ownership epoch of the queue at this pair; 0 if it has none.
 	Epoch uint64
 	// Pair and PairEpoch are the owner in the directory and its ownership epoch.
 	Pair      string
@@ -91,11 +91,11 @@ func (e *ValueError) Unwrap() error { return e.Err }
 
 // PairState is the state of this pair that the directory depends on.
 type PairState struct {
-	// FleetID is the ID of the fleet in the log of the pair. "": the pair is not a member.
+	// FleetID is the ID of the fleet in the log of the pair; empty if the pair is not a member.
 	FleetID string
 	// MaxEpoch is the highest ownership epoch in the log of the pair.
 	MaxEpoch uint64
-	// Term is the term in which this node is active. 0: it is not active.
+	// Term is the term in which this node is active; 0 if it is not active.
 	Term uint64
 }
 
@@ -262,7 +262,7 @@ type known struct {
 	PairState
 	seen   uint64
 	seenIn fleetValue
-	// forgotten: the copy contains the removal of this pair.
+	// forgotten is set if the copy contains the removal of this pair.
 	forgotten bool
 }
 

@@ -57,7 +57,7 @@ type leave struct {
 	queues Queues
 	term   uint64 // the term of this node at the beginning
 	left   bool   // nothing remains to be deleted
-	// deleting: the deletion of the directory was requested.
+	// deleting is set when the deletion of the directory was requested. The outcome may be unknown.
 	deleting bool
 	// marked is the registration of this pair in the state leaving; raw "" if the pair was not registered.
 	marked registration

@@ -41,8 +41,9 @@ type Report struct {
 // and does not change their entries.
 //
 // inProgress reports whether the creation of a queue is in progress: from before its call of Assign until the queue is
-// committed or the creation has failed. Their entries remain. An entry that another pair has assigned to this pair,
-// and that this pair has not claimed, is deleted in the second call, so that the client has time to create the queue.
+// committed or the creation has failed. The entry of such a queue remains. An entry that another pair has assigned to
+// this pair, and that this pair has not claimed, is deleted by the second call that finds it, so that the client has
+// time to create the queue.
 //
 // The errors are the same as those of Assign.
 func (d *Directory) Reconcile(ctx context.Context, queues Queues, inProgress func(queue string) bool) (Report, error) {
@@ -229,8 +230,8 @@ func (d *Directory) groupsOf(ctx context.Context) (map[string]int64, error) {
 	return groups, nil
 }
 
-// removeGroups deletes placement groups without queues. Their revisions were read before the entries, and each new
-// entry of a group writes the group.
+// removeGroups deletes placement groups without queues. groups contains their mod revisions, which were read before the
+// entries. Each new entry of a group writes the group, so that removeGroups does not delete it.
 func (d *Directory) removeGroups(ctx context.Context, h head, groups map[string]int64) error {
 	for name, revision := range groups {
 		key := d.key(dirGroups, name)

@@ -34,7 +34,7 @@ const (
 	StateDraining State = "draining"
 	StateJoining  State = "joining" // Join has not finished
 	StateLeaving  State = "leaving" // Leave has not finished; no queues are assigned to the pair
-	// StateForgotten: Forget has begun and not finished, usually because moves from the pair have not ended.
+	// StateForgotten means that Forget has begun and not finished, usually because moves from the pair have not ended.
 	StateForgotten State = "forgotten"
 )
 
@@ -47,7 +47,7 @@ type Member struct {
 	Addresses []string          `json:"addresses"`
 	State     State             `json:"state"`
 	Labels    map[string]string `json:"labels,omitempty"`
-	// CapacityBytes is the size of the filesystem of the store. 0: unknown. It has no effect on placements.
+	// CapacityBytes is the size of the filesystem of the store, or 0 if it is unknown. It has no effect on placements.
 	CapacityBytes uint64 `json:"capacity_bytes,omitempty"`
 }
 
@@ -70,7 +70,8 @@ type Rule struct {
 
 type fleetValue struct {
 	ID string `json:"id"`
-	// Rebuild is the number of the last rebuild. Rebuilding: it is not finished, and assignments are refused.
+	// Rebuild is the number of the last rebuild. Rebuilding is set until that rebuild is finished; assignments are then
+	// refused.
 	Rebuild    uint64 `json:"rebuild,omitempty"`
 	Rebuilding bool   `json:"rebuilding,omitempty"`
 }
@@ -79,7 +80,7 @@ type fleetValue struct {
 type entryValue struct {
 	Pair  string `json:"pair"`
 	Epoch uint64 `json:"epoch"`
-	// Term is the term of the active of the pair that has claimed the entry. 0: unclaimed.
+	// Term is the term in which the active of the pair has claimed the entry; 0 if the entry is unclaimed.
 	Term  uint64 `json:"term,omitempty"`
 	Group string `json:"group,omitempty"`
 }

@@ -81,31 +81,31 @@ type Reason string
 
 // Reasons for moves.
 const (
-	// Bytes: the used fractions of the pairs differ.
+	// Bytes means that the imbalance of the used fractions exceeds the threshold.
 	Bytes Reason = "bytes"
-	// Rate: the publish rates of the pairs differ.
+	// Rate means that the imbalance of the publish rates exceeds the threshold.
 	Rate Reason = "rate"
-	// Draining: the pair is being drained.
+	// Draining means that the move is part of a plan of Drain.
 	Draining Reason = "drain"
 )
 
 // Reasons why queues cannot be moved.
 const (
-	// TooManyQueues: the group has more queues than a move can have.
+	// TooManyQueues means that the group has more queues than a move can have.
 	TooManyQueues Reason = "too-many-queues"
-	// NoPair: no possible target is open and live.
+	// NoPair means that no possible target is open and live.
 	NoPair Reason = "no-pair"
-	// Forbidden: placement rules forbid all possible targets that are open and live.
+	// Forbidden means that placement rules forbid all possible targets that are open and live.
 	Forbidden Reason = "placement-rule"
-	// NoSpace: no permitted pair has enough free space.
+	// NoSpace means that no permitted target has enough free space.
 	NoSpace Reason = "no-space"
-	// Moving: a queue is part of a move that has not ended.
+	// Moving means that a queue of the group is part of a move that has not ended.
 	Moving Reason = "moving"
-	// PolicyDeadLetter: a queue is the dead-letter queue of a policy.
+	// PolicyDeadLetter means that a queue of the group is the dead-letter queue of a policy.
 	PolicyDeadLetter Reason = "policy-dead-letter"
-	// Prepared: a prepared transaction uses a queue.
+	// Prepared means that a prepared transaction uses a queue of the group.
 	Prepared Reason = "prepared-transaction"
-	// Failed: the move was canceled.
+	// Failed means that the move was canceled.
 	Failed Reason = "failed"
 )
 

@@ -313,7 +313,7 @@ func (p *part) extremes(s *state) (low, high int) {
 	return low, high
 }
 
-// spread returns the imbalance.
+// spread returns the imbalance of the part.
 func (p *part) spread(s *state) float64 {
 	low, high := p.extremes(s)
 	if low < 0 {

@@ -114,8 +114,8 @@ type Credential struct {
 type Other struct {
 	Node Node
 	At   time.Time
-	// Offset is the offset of the other node's clock. Unsure is the part of Offset that network latency may have
-	// caused.
+	// Offset is the offset of the other node's clock, positive if that clock is ahead. Unsure is the part of Offset that
+	// network latency may have caused.
 	Offset, Unsure time.Duration
 	Reports        []Report
 	// Older reports whether the release of the other node does not support conditions. If so, Reports contains its

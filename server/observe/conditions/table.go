@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// settle is longer than the transient states of a start, a restart, a switchover or a load peak. For example, a
-// reconnected standby is in sync within a few hundred milliseconds. settle is short, because another fault in such a
-// state stops writes or loses messages.
+// settle is the Definition.After of severe conditions that also occur for a short time during a start, a restart, a
+// switchover or a load peak. For example, a reconnected standby is usually in sync within a few hundred milliseconds.
+// settle is short, because another fault in such a state can stop writes or lose messages.
 const settle = 2 * time.Second
 
 // All returns the definitions of all kinds, grouped by subject.

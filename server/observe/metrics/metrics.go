@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics implements the monitoring of a node over HTTP on a separate port: Prometheus metrics, three probes,
-// and Go profiles. All values except those of Latencies are read on request, from the same sources as those of
-// `lockstep status`.
+// and Go profiles. The values of the node, except those of Latencies, are read on request, from the same sources as
+// those of `lockstep status`.
 package metrics
 
 import (

@@ -34,8 +34,8 @@ var (
 	_ replication.Tracer = (*Tracer)(nil)
 )
 
-// Publish starts the span of a publish request. It returns nil if the request is not sampled. A request is not
-// sampled if none of its trace contexts is sampled. If it has no trace context, the sampler decides.
+// Publish starts the span of a publish request. It returns nil if the request is not sampled. A request with trace
+// contexts, in ctx or in its messages, is sampled if one of them is. For other requests, the sampler decides.
 func (t *Tracer) Publish(ctx context.Context, queue string, messages []*pb.Message) *Span {
 	parents, named := t.parents(ctx, messages)
 	if len(parents) == 0 {

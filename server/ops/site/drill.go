@@ -35,7 +35,7 @@ type DrillOptions struct {
 // not changed. After an error, Drill removes its files if possible. A node does not start from files that could not
 // be removed.
 //
-// Drill returns ErrUnreachable and the errors of datadir.CheckRestore and backup.Receive.
+// Errors include ErrUnreachable and those of datadir.CheckRestore and backup.Receive.
 func Drill(ctx context.Context, o DrillOptions) (Seeded, error) {
 	if o.FS == nil {
 		o.FS = vfs.OS()

@@ -26,8 +26,9 @@ type lost struct {
 }
 
 // nothingAfter returns a LostError if this log contains transactions with an effect after a position. It first saves
-// these transactions to a file. If the log does not contain the position, LostError.Incomplete is set. In that case,
-// nothingAfter returns ErrDiverged if there are no such transactions, or if the position is after the end of the log.
+// these transactions to a file; if that fails, LostError.Err is set. If the log does not contain the position,
+// LostError.Incomplete is set. In that case, nothingAfter returns ErrDiverged if there are no such transactions, or if
+// the position is after the end of the log. The caller must hold the role (lockRole).
 func (m *Manager) nothingAfter(at lsn.Position) error {
 	end := m.o.Store.Applied()
 	if m.lost.err != nil && m.lost.origin == at && m.lost.end == end {

@@ -122,7 +122,8 @@ func (m *Manager) active() (*replication.Primary, error) {
 	return p, nil
 }
 
-// Run repeats the task of this site's role while this node is active, until ctx ends.
+// Run repeats the task of this site's role while this node is active, and enforces the lag limit (SetMaxLag), until ctx
+// ends.
 func (m *Manager) Run(ctx context.Context) {
 	defer m.remote.close()
 	var limiting sync.WaitGroup
@@ -406,7 +407,7 @@ type follow struct {
 	lineage uuid.UUID // zero if the pair has no sites yet
 	epoch   uint64
 	at      lsn.Position
-	logical uint64 // number of the last transaction
+	logical uint64 // logical number of the last transaction
 	stopped bool   // the primary was stopped at this position
 }
 

@@ -42,7 +42,7 @@ type Switched struct {
 // Switch moves the primary role to the other site without loss of transactions. This site must be the primary. If to
 // is not empty, it must be the name of the other site. timeout limits each wait for the replica (see
 // DefaultSwitchTimeout). After replication.ErrOutcomeUnknown, the other site may be the primary. After other errors,
-// this site is still the primary, unless its resume failed as well: then it stays stopped until resolve succeeds.
+// the role of this site is unchanged, unless its resume failed as well: then it stays stopped until resolve succeeds.
 func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) (Switched, error) {
 	primary, err := m.active()
 	if err != nil {

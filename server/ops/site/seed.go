@@ -56,7 +56,7 @@ type Seeded struct {
 // The primary retains its log after the snapshot until the replica has caught up. If the replica does not connect, the
 // primary releases the log after 10 minutes, or when its disk is nearly full.
 //
-// Seed returns ErrUnreachable, ErrRole, ErrBehind, and the errors of datadir.CheckRestore and backup.Receive.
+// Errors include ErrUnreachable, ErrRole, ErrBehind, and those of datadir.CheckRestore and backup.Receive.
 func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {
 	var res Seeded
 	if o.FS == nil {

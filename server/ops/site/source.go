@@ -184,8 +184,8 @@ func (s *source) collect(ctx context.Context) {
 	}
 }
 
-// idle waits until further records are applied, or until a heartbeat is due. It reports whether a heartbeat is
-// due.
+// idle calls caughtUp, and waits until further records are applied, a heartbeat is due, or ctx or the role ends. It
+// reports whether a heartbeat is due.
 func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 	s.caughtUp()
 	timer := time.NewTimer(heartbeat)

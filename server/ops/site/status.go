@@ -11,7 +11,7 @@ import (
 // epoch.
 func (s *Status) Superseded() bool { return s.Remote != nil && supersedes(s.Remote, &s.State) }
 
-// RemoteRole returns the last known role of the other site.
+// RemoteRole returns the last known role of the other site. It returns queue.SiteNone if the role is unknown.
 func (s *Status) RemoteRole() queue.SiteRole {
 	switch s.Remote.GetRole() {
 	case pb.SiteRole_SITE_ROLE_PRIMARY:
