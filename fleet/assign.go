@@ -17,9 +17,9 @@ import (
 // group is the placement group; if it is empty, the group is the tag of the name, if any.
 //
 // If this pair is the owner, the active may create the queue, with the returned epoch, in the term in which it has
-// called Assign; the epoch is new in each call. At most one creation of a name may be in progress at a node, from
-// before the call of Assign until the queue is committed or can no longer be committed. A queue that exists at this
-// pair must not be assigned again. If another pair is the owner, that pair creates the queue. Owner.Addresses is empty
+// called Assign. The epoch is new in each call. A node must not start another creation of the name, with a call of
+// Assign, before the queue is committed or can no longer be committed. A queue that exists at this pair must not be
+// assigned again. If another pair is the owner, that pair creates the queue. Owner.Addresses can be empty, for example
 // if that pair is not registered.
 //
 // The error wraps a *ValueError, the context's error, or one of ErrNotActive, ErrNotMember, ErrForgotten, ErrLost,

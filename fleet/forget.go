@@ -60,8 +60,8 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 //
 // For each move to the pair, the source assigns the fenced queues to itself again (Reclaim).
 //
-// The error wraps ErrLive if the pair publishes its load, ErrNotMember if it is not registered and has neither
-// entries nor moves, and ErrInvalid if it is the pair of this node. The other errors are those of SetState.
+// The error wraps ErrLive if the pair publishes its load, and ErrInvalid if it is the pair of this node. It wraps
+// ErrNotMember if the pair is not registered and has neither entries nor moves. The other errors are those of SetState.
 func (d *Directory) Forget(ctx context.Context, pair string) (Forgotten, error) {
 	if err := CheckPair(pair); err != nil {
 		return Forgotten{}, err

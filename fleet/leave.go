@@ -32,10 +32,10 @@ import (
 // requests Leave again, which then changes nothing, or Rebuild to remain in the fleet.
 //
 // If the fleet of this pair has no directory, or Forget has removed this pair, Leave deletes nothing. If the pair has
-// queues and its fleet has no directory, the error wraps ErrLost, because the fleet may have other pairs: either the
-// directory was lost, or Leave has deleted it before a crash. If the pair has queues and was removed, the error wraps
-// ErrForgotten. After ErrLost, the caller may commit the end of the membership if an operator confirms that no other
-// pair exists.
+// queues and its fleet has no directory, the error wraps ErrLost. Either the directory was lost, in which case the
+// fleet may have other pairs, or Leave has deleted it before a crash. If the pair has queues and was removed, the error
+// wraps ErrForgotten. After ErrLost, the caller may commit the end of the membership if an operator confirms that no
+// other pair exists.
 //
 // If this pair is not a member, Leave deletes the registration that an interrupted Join, or the restoration of an
 // older directory, has left. The queues of the pair have no effect in this case, because the fleet does not own them.

@@ -23,8 +23,8 @@ const (
 	MaxMoves = 100
 )
 
-// ErrMoving is returned if one of the queues is part of another move, if the fleet has too many moves, or if a pair
-// with an unfinished move calls Leave.
+// ErrMoving is returned by BeginMove and Reclaim if one of the queues is part of another move, by BeginMove if the
+// fleet has too many moves, and by Leave if the pair has an unfinished move.
 var ErrMoving = errors.New("queue is being moved")
 
 // Move is an unfinished move of queues to another pair (decision 0038).
@@ -132,10 +132,10 @@ func (d *Directory) PairLive(pair string) bool {
 // BeginMove writes the intent to move queues of another pair to this pair, with a new ownership epoch. It changes no
 // entry: until FinishMove, the queues are assigned to the source.
 //
-// BeginMove returns an error that wraps ErrMoving if one of the queues is part of another move or the fleet has
-// MaxMoves moves, ErrInvalid if the queues are not assigned to one other pair, ErrNoPair if this pair is draining or
-// one of the pairs is joining, leaving or being removed, ErrNotMember if a pair is not registered, or the errors of
-// Assign. If the error wraps ErrUnavailable, the move may have begun.
+// The error wraps ErrMoving if one of the queues is part of another move or the fleet has MaxMoves moves. It wraps
+// ErrInvalid if the queues are not assigned to one other pair, and ErrNotMember if a pair is not registered. It wraps
+// ErrNoPair if this pair is draining, or one of the pairs is joining, leaving or being removed. The other errors are
+// those of Assign. If the error wraps ErrUnavailable, the move may have begun.
 func (d *Directory) BeginMove(ctx context.Context, queues []string) (m Move, _ error) {
 	queues = slices.Sorted(slices.Values(queues))
 	if err := checkMoveQueues(queues); err != nil {

@@ -98,8 +98,8 @@ func (d *Directory) queueOf(kv *mvccpb.KeyValue) string {
 	return string(kv.Key)[len(d.prefix)+len(dirQueues):]
 }
 
-// unchanged returns comparisons that fail if an entry of a partition was written since the read or, for a new
-// partition, if the queue with the name of the partitioned queue is assigned.
+// unchanged returns comparisons that fail if an entry of a partition was written since the read. For a new partition,
+// they also fail if the queue with the name of the partitioned queue is assigned.
 func (r *related) unchanged() []clientv3.Cmp {
 	cmps := []clientv3.Cmp{clientv3.Compare(clientv3.ModRevision(r.prefix).WithPrefix(), "<", r.revision+1)}
 	if r.partition {

@@ -10,8 +10,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Tag returns the tag of a queue name, as in the hash tags of Redis Cluster: the text between the first `{` and the
-// next `}`, if it is not empty. Otherwise, it returns "".
+// Tag returns the tag of a queue name, like the hash tags of Redis Cluster: the text between the first `{` and the
+// next `}`. It returns "" if the name has no such text.
 func Tag(queue string) string {
 	_, rest, found := strings.Cut(queue, "{")
 	if !found {
@@ -57,8 +57,8 @@ func choose(queue, key string, pairs []candidate, rules []Rule, used map[string]
 	return "", fmt.Errorf("%w: no open pair is running", ErrNoPair)
 }
 
-// match returns the rule that applies to a queue: the one with the most literal bytes in its pattern, and of several
-// such rules the one with the lowest pattern.
+// match returns the rule that applies to a queue: of the rules that match its name, the one with the most literal bytes
+// in its pattern. Of several such rules, the one with the lowest pattern applies.
 func match(rules []Rule, queue string) (best Rule, found bool) {
 	for _, r := range rules {
 		if !txn.MatchQueue(r.Pattern, queue) {

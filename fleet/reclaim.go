@@ -16,9 +16,9 @@ import (
 // the source. The target m.To must be a pair that Forget has removed; it may have taken the queues. m.Queues are the
 // fenced queues. After Reclaim, this pair removes its fence. Reclaim can be called again.
 //
-// If a third pair, or a new pair with the name of the target, owns one of the names, the target had taken the queues:
-// Reclaim returns an error that wraps a *ConflictError, and changes nothing. It returns an error that wraps ErrMoving
-// if another move contains one of the queues, ErrLive if the target is not removed, or the errors of Assign.
+// If a third pair, or a new pair with the name of the target, owns one of the names, the target had taken the queues.
+// Reclaim then returns an error that wraps a *ConflictError, and changes nothing. The error wraps ErrMoving if another
+// move contains one of the queues, and ErrLive if the target is not removed. The other errors are those of Assign.
 func (d *Directory) Reclaim(ctx context.Context, m Move) (epoch uint64, _ error) {
 	if err := checkMoveQueues(m.Queues); err != nil {
 		return 0, err
@@ -102,9 +102,9 @@ func (d *Directory) reclaimOps(m Move) []clientv3.Op {
 	return ops
 }
 
-// endMove deletes the intent of a move, if it exists. If another move contains one of the queues, because the target
-// has begun to move them to another pair, endMove returns an error that wraps ErrMoving: the target of that move
-// decides about the queues first.
+// endMove deletes the intent of a move, if it exists. If another move contains one of the queues, endMove returns an
+// error that wraps ErrMoving. The lost target has then begun to move them to another pair, which decides about the
+// queues first.
 func (f *finish) endMove(m Move, intents []*mvccpb.KeyValue) error {
 	for _, kv := range intents {
 		other, err := decodeMove(strings.TrimPrefix(string(kv.Key), f.d.prefix+dirMoves), kv.Value)

@@ -25,7 +25,7 @@ type Queues func(ctx context.Context) (iter.Seq2[string, uint64], error)
 // Report describes the changes of the directory by Reconcile, Rebuild or Join.
 type Report struct {
 	Added, Updated, Removed int
-	// Epochs are the epochs of queues that Queues returned with epoch 0. The caller commits them in the log.
+	// Epochs are the epochs in the directory of the queues that Queues returned with epoch 0.
 	Epochs map[string]uint64
 	// Conflicts are queues of this pair that are assigned to other pairs, sorted by name.
 	Conflicts []Conflict
@@ -41,9 +41,10 @@ type Report struct {
 // and does not change their entries.
 //
 // inProgress reports whether the creation of a queue is in progress: from before its call of Assign until the queue is
-// committed or the creation has failed. The entry of such a queue remains. An entry that another pair has assigned to
-// this pair, and that this pair has not claimed, is deleted by the second call that finds it, so that the client has
-// time to create the queue.
+// committed or the creation has failed. The entry of such a queue remains.
+//
+// Another pair can assign a name to this pair. While this pair has not claimed the entry, the first call of Reconcile
+// retains it, so that the client has time to create the queue. The second call deletes it.
 //
 // The errors are the same as those of Assign.
 func (d *Directory) Reconcile(ctx context.Context, queues Queues, inProgress func(queue string) bool) (Report, error) {

@@ -217,8 +217,8 @@ func checkMember(m Member) error {
 	return CheckLabels(m.Labels)
 }
 
-// CheckLabels returns an error that wraps ErrInvalid if labels exceed a limit: at most MaxLabels, with names of 1 to 63
-// bytes and values of at most 63 bytes.
+// CheckLabels returns an error that wraps ErrInvalid if labels exceed a limit. A pair or a rule can have MaxLabels
+// labels, with names of 1 to 63 bytes and values of at most 63 bytes.
 func CheckLabels(labels map[string]string) error {
 	if len(labels) > MaxLabels {
 		return fmt.Errorf("%w: %d labels, limit %d", ErrInvalid, len(labels), MaxLabels)

@@ -28,7 +28,8 @@ type QueueDigest struct {
 	Name string
 	// Digest is a rolling hash of all operations applied to the queue.
 	Digest uint64
-	// Messages is the number of messages that at least one subscription still needs.
+	// NextSequence is the sequence that the next published message will have. Messages is the number of messages that at
+	// least one subscription still needs.
 	NextSequence, Messages uint64
 }
 

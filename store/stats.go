@@ -22,8 +22,8 @@ type Room struct {
 }
 
 // Low reports whether the available space is below the watermark plus TailBytes. Free and pending pages count as
-// available. For the log, half of the watermark must in any case be free in the filesystem, in addition to the part of
-// the tail that does not fit into free pages.
+// available. In addition, Low reports true if FreeBytes is below half of the watermark (space for the log) plus the
+// part of the tail that does not fit into free pages.
 func (r Room) Low(watermark uint64) bool {
 	return r.FreeBytes+r.PageBytes+r.PendingBytes < watermark+r.TailBytes || r.FreeBytes < watermark/2+r.beyondPages()
 }
@@ -38,8 +38,8 @@ func (r Room) NearlyLow(watermark uint64) bool {
 }
 
 // Held reports whether a standby has too little free space to accept the given number of bytes. need is the required
-// free space: half of the watermark, the part of the tail that does not fit into free pages, and twice the given number
-// of bytes (log and pages).
+// free space: half of the watermark, plus the part of the tail that does not fit into free pages, plus space for the
+// bytes in both the log and the pages.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need
@@ -78,6 +78,7 @@ type Stats struct {
 	Checkpoint, CheckpointLSN uint64
 	PageSize                  int
 	Pages, PagesUsed          uint64
+	// Queues is the number of queues, and QueuesPaused the number of those that are paused or have a paused subscription.
 	// Messages is the number of messages that at least one subscription needs, and MessageBytes is their size.
 	Queues, QueuesPaused, Messages, MessageBytes uint64
 	// Delayed is the number of messages that are not yet deliverable.

@@ -32,7 +32,8 @@ const (
 
 // ArchiveOptions configures an Archiver.
 type ArchiveOptions struct {
-	// Dir is the directory of this node's archive in FS (by default the operating system's). It is created if missing.
+	// FS is the filesystem; nil selects that of the operating system. Dir is the directory of this node's archive in FS,
+	// and is created if missing.
 	FS  vfs.FS
 	Dir string
 	// Location is used instead of FS and Dir, if not nil. A location without an exclusive lock (Objects.Lock), such as a

@@ -30,7 +30,8 @@ const (
 
 // Manifest describes a backup.
 type Manifest struct {
-	// Name is the name of the backup's directory. Created is the time at which the backup started.
+	// Format is the version of the backup's format: 1, or 2 if the backup is encrypted. Name is the name of the backup's
+	// directory. Created is the time at which the copy began.
 	Format     int       `json:"format"`
 	Name       string    `json:"name"`
 	Created    time.Time `json:"created"`
@@ -91,7 +92,7 @@ func (m *Manifest) encode() ([]byte, error) {
 	return wrap(raw), nil
 }
 
-// decodeManifest decodes and verifies a manifest. Errors: ErrCorrupt, ErrNewerVersion.
+// decodeManifest decodes and verifies a manifest. The error matches ErrCorrupt or ErrNewerVersion.
 func decodeManifest(b []byte) (Manifest, error) {
 	damaged := func(format string, args ...any) (Manifest, error) {
 		return Manifest{}, fmt.Errorf("%w: %s: %s", ErrCorrupt, manifestName, fmt.Sprintf(format, args...))

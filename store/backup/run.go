@@ -31,7 +31,8 @@ const spareBytes = 1 << 20
 
 // Options configures Run.
 type Options struct {
-	// Path is the directory of the backups in FS (by default the operating system's). It is created if missing.
+	// FS is the filesystem; nil selects that of the operating system. Path is the directory of the backups in FS, and is
+	// created if missing.
 	FS   vfs.FS
 	Path string
 	// Location is used instead of FS and Path, if not nil. If its lock is not exclusive, only one Run per node may be

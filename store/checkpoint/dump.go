@@ -25,7 +25,8 @@ func (c *Checkpoint) DumpMeta() MetaDump {
 
 // PageDump describes the extent that begins at a page.
 type PageDump struct {
-	// Payload is the raw content. Queue and Messages are its decoded form, and are set only for an extent of messages.
+	// Extent and Kind are from the header of the extent. Payload is the raw content. Queue and Messages are its decoded
+	// form, and are set only for an extent of messages.
 	Extent   page.Extent
 	Kind     page.Kind
 	Payload  []byte

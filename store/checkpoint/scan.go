@@ -73,7 +73,7 @@ type Candidate struct {
 	FileBytes uint64 `json:"file_bytes"`
 	Pages     uint64 `json:"pages"`
 	Extents   uint64 `json:"runs"` // number of message extents; each is read with one I/O
-	// Pages is the sum of MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages).
+	// MessagePages, IndexPages (the tree) and OtherPages (the bitmap of used pages) are the parts of Pages.
 	MessagePages uint64 `json:"message_pages"`
 	IndexPages   uint64 `json:"index_pages"`
 	OtherPages   uint64 `json:"other_pages"`

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package datadir manages the files in a node's data directory: names, lock, identity, quarantine of an unusable store,
-// restore of a backup, and unused files that an operator may remove. store/FORMAT.md documents the formats.
+// Package datadir manages the files in a node's data directory: their names, the lock and the identity. It also
+// quarantines an unusable store, prepares the restore of a backup, and lists unused files that an operator may remove.
+// store/FORMAT.md documents the formats.
 package datadir
 
 import (
@@ -30,8 +31,8 @@ var (
 const (
 	LockName = "lock"
 	LogName  = "log"
-	// ReceiveName is the name of the file of a snapshot being received, NewFileName that of the output of a rewrite in
-	// progress, and OldFileName that of the page file that was replaced last.
+	// PageFileName is the name of the page file. ReceiveName is the name of the file of a snapshot that is being
+	// received, NewFileName that of the output of a rewrite, and OldFileName that of the page file replaced last.
 	PageFileName = "page.db"
 	ReceiveName  = "page.db_recv"
 	NewFileName  = "page.db_new"

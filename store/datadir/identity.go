@@ -46,9 +46,9 @@ type Identity struct {
 	// ClaimedGeneration is the generation of the last process that participated in the pair, until the cluster record is
 	// known to list it.
 	ClaimedGeneration uuid.UUID
-	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). Causes are an unclean stop with sync=off or interval
-	// if the operating system may have restarted since, a log that was missing or too short, a quarantine, and a call of
-	// MarkLoss. The flag persists over restarts until ClearLoss.
+	// MayHaveLost is set if acknowledged bytes may be lost (INV-6). It is set after an unclean stop with sync=off or
+	// interval, if the operating system may have restarted since then. Other causes are a log that was missing or too
+	// short, a quarantine, and a call of MarkLoss. The flag persists over restarts until ClearLoss.
 	MayHaveLost bool
 	// Restored is the name of the backup from which the content was restored, until the node joins a pair. Such a node
 	// is not empty: it can seed a new pair, and must not become a copy of another node.

@@ -16,8 +16,8 @@ import (
 const maxMovedNodes = 4096
 
 // MoveExtents moves extents to free space before them, starting with the last entry, and updates the index. It returns
-// the number of bytes moved. more is false if no free space is left before them, if file was replaced, or if a batch is
-// not completely written, for example because the disk is full.
+// the number of bytes moved. more is false if the caller must stop: no free space is left before the extents, file was
+// replaced, or a batch is not completely written, for example because the disk is full.
 func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()

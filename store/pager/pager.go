@@ -91,8 +91,9 @@ type Unwritten struct {
 type Options struct {
 	FS           vfs.FS
 	MemoryBudget int64
-	// A checkpoint is due if the log since the last one exceeds CheckpointBytes, if too many schedule changes are in
-	// memory, or if CheckpointInterval has passed since then and the state has changed or pages were repaired.
+	// CheckpointBytes is the size of the log since the last checkpoint above which a checkpoint is due. Regardless of the
+	// size, a checkpoint is due when too many schedule changes are in memory. It is also due after CheckpointInterval, if
+	// the state has changed or pages were repaired.
 	CheckpointBytes    int64
 	CheckpointInterval time.Duration
 	Events             func(events.Event)

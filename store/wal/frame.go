@@ -132,7 +132,7 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 
 // DecodeFrame decodes and verifies the first frame in b. The frame must follow prev: its LSN is the next one, its term
 // is the same or higher, and it contains the checksum of prev. rest is b after the frame. DecodeFrame allocates nothing
-// unless it fails. Errors: ErrShortFrame, ErrBadFrame, ErrChain.
+// unless it fails. The error matches ErrShortFrame, ErrBadFrame or ErrChain.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {

@@ -215,8 +215,8 @@ func (l *Log) prepareSegments() {
 	}
 }
 
-// keep writes a seal when the log is idle, syncs the log in mode SyncInterval, syncs the headers of new segments,
-// removes or recycles segments after the release of a hold and on low disk space, and reports a failure.
+// keep is the goroutine that writes a seal when the log is idle, and syncs the log in mode SyncInterval. It also syncs
+// the headers of new segments, trims the log after the release of a hold and on low disk space, and reports a failure.
 func (l *Log) keep() {
 	defer l.workers.Done()
 	timer := time.NewTimer(time.Hour)

@@ -33,10 +33,11 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 	return nil
 }
 
-// Restart restarts this node as a step of a plan. It returns ErrRole unless the node follows an active and can
-// restart itself, ErrBusy while an operation runs, and ErrSetting if planID is empty or a restarted process would
-// fail to start. The restarted process returns true. Earlier processes request the restart again at each call, and
-// return false.
+// Restart restarts this node as a step of a plan. The restarted process returns true. Earlier processes request the
+// restart again at each call, and return false.
+//
+// Restart returns ErrRole if the node does not follow an active or cannot restart itself, and ErrBusy while an
+// operation runs. It returns ErrSetting if planID is empty or a restarted process would fail to start.
 func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err error) {
 	if planID == "" {
 		return false, fmt.Errorf("restart: %w: missing plan ID", ErrSetting)

@@ -123,11 +123,13 @@ func (c *creations) inProgress(name string) bool {
 // another. Without a fleet, Create calls commit with the epoch 0. It also does so if the queue exists, so that the log
 // decides: the store then rejects the creation, or returns the result of an earlier attempt.
 //
-// group is the placement group; if it is empty, the group is the tag of the name, if any. Create returns an
-// *apierror.NotOwnerError if another pair owns the name, the error of Options.NotActive if p is no longer the primary,
-// the errors of commit, the context's error if ctx ends, and otherwise errors that wrap fleet.ErrUnavailable,
-// fleet.ErrLost, fleet.ErrRestored, fleet.ErrRebuilding, fleet.ErrPartitions, apierror.ErrFeature or
-// apierror.ErrInvalid. If commit was not called, the log contains nothing of the creation.
+// group is the placement group; if it is empty, the group is the tag of the name, if any. If commit was not called, the
+// log contains nothing of the creation.
+//
+// Create returns an *apierror.NotOwnerError if another pair owns the name, and the error of Options.NotActive if p is
+// no longer the primary. Otherwise, it returns the errors of commit, the context's error if ctx ends, or an error that
+// wraps fleet.ErrUnavailable, fleet.ErrLost, fleet.ErrRestored, fleet.ErrRebuilding, fleet.ErrPartitions,
+// apierror.ErrFeature or apierror.ErrInvalid.
 func (m *Manager) Create(
 	ctx context.Context, p *replication.Primary, queue, group string, commit func(epoch uint64) error,
 ) error {

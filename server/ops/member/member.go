@@ -9,7 +9,7 @@
 // After that, the pair remains a member, even if the setting is removed, until Leave. A node without the setting has
 // no Manager: it commits creations without an ownership epoch, which the store of a member rejects (INV-27).
 //
-// After Leave, the setting has no effect until the node is restarted: a node that was running before Leave does not
+// After Leave, the setting has no effect until the node is restarted. A node that was running before Leave does not
 // join again, even if it becomes the active later. Otherwise, a failover before the operator has removed the setting
 // would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member without a
 // registration: it creates no queues, and does not register again. The operator calls Leave again, or Rebuild to
@@ -294,8 +294,8 @@ func (m *Manager) mismatch(st *queue.FleetState) error {
 //
 // A fenced queue belongs to the target of its move, which returns fleet.ErrUnavailable until it has taken the queue.
 //
-// The caller looks up the queue in the store before and, if the result is not an *apierror.NotOwnerError, after the
-// call: the queue may have been created in between.
+// The caller must have looked up the queue in the store before the call. If the result is not an
+// *apierror.NotOwnerError, the caller must look it up again, because the queue may have been created in between.
 func (m *Manager) NotFound(queue string) error {
 	if m == nil {
 		return txn.ErrQueueNotFound

@@ -58,8 +58,8 @@ func (m *Manager) Status() Status {
 type Problems struct {
 	// Unavailable is set if etcd does not respond, or the copy of the directory is not current.
 	Unavailable string
-	// Lost is set if the directory was lost or restored from an older copy, is being rebuilt, lacks this pair or contains
-	// malformed values, or if this pair was removed from the fleet.
+	// Lost is set if the directory was lost or restored from an older copy, or is being rebuilt. It is also set if the
+	// directory lacks this pair or contains malformed values, or if this pair was removed from the fleet.
 	Lost string
 	// Conflict is set if another pair owns queues of this pair, or has its name.
 	Conflict string

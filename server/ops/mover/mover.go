@@ -136,8 +136,8 @@ type Progress struct {
 	Err error
 	// Reason is the reason for the cancellation.
 	Reason error
-	// Pause is the time between the request for the fence and the take; 0 before the take, and if this node was restarted
-	// or became the active after the request.
+	// Pause is the time between the request for the fence and the take. It is 0 before the take, and if this node did not
+	// perform both.
 	Pause time.Duration
 }
 
@@ -302,8 +302,8 @@ func (m *Manager) blocked(name string) bool {
 	return false
 }
 
-// Moves returns the unfinished moves of the fleet, and the last moves to this pair that have ended since this node
-// became the active, in the order of their epochs. current is false if moves to other pairs may be missing.
+// Moves returns the unfinished moves of the fleet, in the order of their epochs. It includes the last moves to this
+// pair that have ended since this node became the active. current is false if moves to other pairs may be missing.
 func (m *Manager) Moves() (moves []Progress, current bool) {
 	all := map[uint64]Progress{}
 	if d := m.o.Member.Directory(); d != nil {

@@ -27,8 +27,8 @@ type Stats struct {
 	// are fenced at this pair. Both are zero on a node that is not the active.
 	Phases       map[Phase]int
 	FencedQueues int
-	// Done and NotMoved are the numbers of moves to this pair that have ended, and CopiedBytes is the size of all messages
-	// that were copied to this pair, since the start of the node.
+	// Done and NotMoved count the moves to this pair that have ended, with and without a take of the queues. CopiedBytes
+	// is the size of all messages that were copied to this pair. All three count since the start of the process.
 	Done, NotMoved, CopiedBytes uint64
 	// Fenced describes the moves that have made, or may have made, queues unavailable for at least FencedAfter. Stuck
 	// describes the moves without progress for at least StuckAfter. Both are texts for an operator.

@@ -377,8 +377,8 @@ func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 }
 
 // CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns the state of this
-// site. The refusal is committed before the response. Otherwise a delayed request of the cancelled takeover could
-// reach a new active of this pair before the resume of the primary does, and the new active would accept it.
+// site. The refusal is committed before the response. Otherwise, a delayed request of the cancelled takeover could
+// reach a new active of this pair before that active has received the resume of the primary, and would be accepted.
 func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {

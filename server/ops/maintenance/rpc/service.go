@@ -56,8 +56,8 @@ type Service struct {
 // New creates the service.
 func New(o Options) *Service { return &Service{o: o, manager: o.Manager} }
 
-// pass executes a call on this node. If this node is not active, pass forwards the call to the active, unless another
-// node has forwarded the call to this node or the address of the active is unknown.
+// pass executes a call on this node. If this node is not active, pass forwards the call to the active. It does not
+// forward the call if another node has forwarded it to this node, or if the address of the active is unknown.
 func pass[Req, Resp any](
 	ctx context.Context, s *Service, req *Req, here func(context.Context, *Req) (*Resp, error),
 	there func(pb.MaintenanceServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error),
