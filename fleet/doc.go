@@ -79,8 +79,8 @@
 // 0040), pairs with fewer partitions of this queue precede the others. The result is stored: a change of weights
 // moves no queue.
 //
-// The transaction that assigns a name compares the related names: a queue must not have the name of a partitioned
-// queue, and the partitions of a queue must have the same number of partitions in their names (ErrPartitions).
+// The transaction that assigns a name compares the related names (ErrPartitions). A queue must not have the name of a
+// partitioned queue. The partitions of a queue must have the same number of partitions in their names.
 //
 // # Copy
 //

@@ -26,8 +26,8 @@ const (
 )
 
 var (
-	// ErrUnavailable is returned if a request to etcd fails, or if the copy is not loaded or not current. The outcome of
-	// a change is then unknown.
+	// ErrUnavailable is returned if a request to etcd fails, or if the copy is not loaded or not current. If the request
+	// was a change, it may have been executed.
 	ErrUnavailable = errors.New("directory unavailable")
 	// ErrLost is returned if the directory does not contain the fleet of this pair.
 	ErrLost = errors.New("directory lost")

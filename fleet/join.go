@@ -17,8 +17,8 @@ import (
 // Join registers this pair, and assigns its existing queues to it. The first pair creates the fleet. Join returns the
 // ID of the fleet and, in Report.Epochs, the epochs of the queues. The caller then commits the membership in the log,
 // with the ID and a new epoch above those in Report.Epochs (NewEpoch). After that, it calls Reconcile for queues that
-// were created in the meantime. m.Name, m.ID and m.State are ignored: Options contains the name and the
-// ID. The calls of Join, Rebuild and Leave, and the commits after them, must not overlap.
+// were created in the meantime. m.Name, m.ID and m.State are ignored: Options contains the name and the ID. The calls
+// of Join, Rebuild and Leave, and the commits after them, must not overlap.
 //
 // If another pair owns one of the names, the error wraps a *ConflictError, and Join removes the registration unless
 // the pair had joined before. The error wraps ErrPairExists if another pair has the same name, or if this pair is

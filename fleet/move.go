@@ -23,8 +23,8 @@ const (
 	MaxMoves = 100
 )
 
-// ErrMoving is returned by BeginMove and Reclaim if one of the queues is part of another move, by BeginMove if the
-// fleet has too many moves, and by Leave if the pair has an unfinished move.
+// ErrMoving is returned by BeginMove and Reclaim if one of the queues is part of another move. BeginMove also returns
+// it if the fleet has MaxMoves moves. Leave returns it if the pair has an unfinished move.
 var ErrMoving = errors.New("queue is being moved")
 
 // Move is an unfinished move of queues to another pair (decision 0038).

@@ -33,8 +33,8 @@ var (
 	// ErrCommitted is returned when a truncation would remove records that are known to be committed (INV-13).
 	ErrCommitted = errors.New("record is committed and cannot be truncated")
 	ErrNoQueue   = errors.New("queue or subscription not found")
-	// ErrNotFenced is returned for the export of a queue that is not fenced, and not complete and incoming, under the
-	// given epoch, or does not exist.
+	// ErrNotFenced is returned for the export of a queue that does not exist, or is neither fenced nor complete and
+	// incoming under the given epoch.
 	ErrNotFenced = errors.New("queue is not fenced")
 	// ErrPast is returned when the state at an LSN is requested but later records are already applied.
 	ErrPast = errors.New("later records are already applied")

@@ -38,8 +38,8 @@ func (r Room) NearlyLow(watermark uint64) bool {
 }
 
 // Held reports whether a standby has too little free space to accept the given number of bytes. need is the required
-// free space: half of the watermark, plus the part of the tail that does not fit into free pages, plus space for the
-// bytes in both the log and the pages.
+// free space: half of the watermark, the part of the tail that does not fit into free pages, and space for the bytes in
+// both the log and the pages.
 func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	need = watermark/2 + r.beyondPages() + 2*bytes
 	return need, r.FreeBytes < need

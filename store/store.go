@@ -265,9 +265,9 @@ func (s *Store) openLog(at lsn.Position, emptied bool) error {
 	return nil
 }
 
-// mayBegin returns nil if a store without page.db may start with an empty file, and otherwise ErrPagesMissing. The
-// store may do so if it has no pair and no fence and was not restored, if its log still begins with the first record,
-// or if it is quarantined and has no log segment.
+// mayBegin returns nil if a store without page.db may start with an empty file, and ErrPagesMissing if it must not. The
+// store may do so if it has no pair and no fence and was not restored. It may also do so if its log still begins with
+// the first record, or if it is quarantined and has no log segment.
 func (s *Store) mayBegin() error {
 	if s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) && s.id.Restored == "" {
 		return nil

@@ -105,7 +105,7 @@ const (
 	PolicyDeadLetter Reason = "policy-dead-letter"
 	// Prepared means that a prepared transaction uses a queue of the group.
 	Prepared Reason = "prepared-transaction"
-	// Failed means that the move was canceled.
+	// Failed means that a move of the group was attempted and did not succeed. The CLI uses it, not this package.
 	Failed Reason = "failed"
 )
 

@@ -75,7 +75,7 @@ func newState(f *Fleet) *state {
 	return s
 }
 
-// raise corrects loads that are older than the sizes of the queues.
+// raise raises the used and the total space of a pair, if its load is outdated and less than the size of its queues.
 func (s *state) raise() {
 	sums := make([]uint64, len(s.pairs))
 	for _, u := range s.units {

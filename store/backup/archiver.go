@@ -81,8 +81,8 @@ type Archiver struct {
 	work   sync.Mutex // held while files are written; guards hold, opened, known and last
 	hold   *wal.Hold
 	opened bool
-	// known is false until the store has applied the last archived record, so that flush could compare its position. The
-	// archive is continued only if known is set.
+	// known is set when the store has applied the last archived record, or if the archive is empty. Before that, flush
+	// archives nothing.
 	known bool
 	last  ArchiveFile
 

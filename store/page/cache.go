@@ -12,7 +12,7 @@ import (
 
 // The kernel keeps written data in its page cache. If the data is not read, such as on a standby, the cached pages
 // waste memory that the kernel must first allocate. If the host of a virtual machine reclaims idle memory, a write to a
-// new cache page takes about twenty times as long as a write to a recently freed one.
+// new cache page can take twenty times as long as a write to a recently freed one.
 
 type byteRange struct{ from, to int64 }
 

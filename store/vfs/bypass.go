@@ -31,9 +31,9 @@ const (
 
 // Bypass writes to files, and can use direct I/O for large writes. It must be used by one writer at a time.
 //
-// The page cache is useless for data that is not read back soon, and costs CPU time: for each write, a cache page
+// The page cache is useless for data that is not read back soon. It also costs CPU time: for each write, a cache page
 // must be found, filled by a copy, and written to the disk later. If the host of a virtual machine reclaims idle
-// memory, finding a page takes twenty times as long as the copy.
+// memory, finding a page can take twenty times as long as the copy.
 //
 // During a direct write, no other goroutine may write to the file through the page cache. If both writes change the
 // same page, the system cannot determine the valid content, and the next Sync fails.

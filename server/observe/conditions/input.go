@@ -158,8 +158,8 @@ type RemoteSite struct {
 // SiteReplication describes how far a replica is behind its primary.
 type SiteReplication struct {
 	Connected bool
-	// HeardAt is the last time at which the end of the primary's log was known; zero if it was never known. The lag
-	// fields apply to that time.
+	// HeardAt is the last time, by the primary's clock, at which the end of its log was known; zero if it is unknown.
+	// The lag fields apply to that time.
 	HeardAt              time.Time
 	Lag                  time.Duration
 	LagRecords, LagBytes uint64

@@ -49,7 +49,7 @@ const (
 
 // Extra contains data that only the metrics export.
 type Extra struct {
-	// DiskLow reports whether the available space of the store is below disk.low-watermark (store.Room.Low).
+	// DiskLow is the result of store.Room.Low for disk.low-watermark.
 	DiskLow                     bool
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
@@ -63,7 +63,7 @@ type Extra struct {
 	// AMQPDefects counts AMQP connections that were closed because of an internal error.
 	AMQPDefects uint64
 	Audit       audit.Stats
-	// Traces counts the exported spans. It is nil without tracing.
+	// Traces counts the exported and the lost spans. It is nil without tracing.
 	Traces *tracing.Stats
 	Jobs   []maintenance.JobInfo
 	// Archive is the status of the log archive. It is nil without an archive.

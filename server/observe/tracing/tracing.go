@@ -4,7 +4,7 @@
 // the writes and syncs of the log on both nodes, and the transfer between the nodes. Spans are exported to a
 // collector over OTLP. docs/reference/tracing.md describes the spans.
 //
-// A node without tracing has no Tracer. Its users must check for nil.
+// A node without tracing has no Tracer. Code that uses a *Tracer must check for nil.
 package tracing
 
 import (

@@ -160,7 +160,8 @@ func (m *Manager) Create(
 // assign returns the owner of a name. The caller may commit the creation through p under the epoch of the owner: if p
 // is no longer the primary, the commit fails.
 //
-// The features of the nodes are not checked: the record of the join precedes in the log, and requires the same feature.
+// The features of the nodes are not checked, because the log already contains the record of the join, which requires
+// the same feature.
 func (m *Manager) assign(ctx context.Context, p *replication.Primary, queue, group string) (fleet.Owner, error) {
 	ctx, cancel := context.WithTimeout(ctx, assignTimeout)
 	defer cancel()

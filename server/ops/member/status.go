@@ -27,7 +27,8 @@ type Status struct {
 	// Left reports whether Leave has ended the registration in this term, or the pair has left since the start of this
 	// process. The pair joins again after the node has been restarted.
 	Left bool
-	// Err is the error of the last attempt to join, or to update the directory. nil: it was successful, or is in progress.
+	// Err is the error of the last attempt to join, or to update the directory. It is nil if that attempt was successful,
+	// or if none has ended in this term.
 	Err error
 	// Reconciled is the time of the last successful comparison of the directory with the log in this term; zero if there
 	// was none.

@@ -128,8 +128,8 @@ type Progress struct {
 	fleet.Move
 
 	Phase Phase
-	// CopiedBytes is the size of the messages that were copied since this node began or resumed the move, and
-	// RemainingBytes approximately that of the others.
+	// CopiedBytes is the size of the messages that were copied since this node began or resumed the move. RemainingBytes
+	// is the approximate size of the messages that are still to be copied.
 	CopiedBytes, RemainingBytes uint64
 	Passes                      int
 	// Err is the error of the last attempt.

@@ -208,7 +208,8 @@ func (o *observer) waitingSource(intent fleet.Move) {
 	}
 }
 
-// notLive returns a text that a pair is not live, or "" if it is live or this is not known.
+// notLive returns a text for the details of a move, which states that a pair is not live. It returns "" if the pair is
+// live, or if this is not known.
 func (o *observer) notLive(pair string) string {
 	if !o.down(pair) {
 		return ""

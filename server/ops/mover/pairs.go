@@ -24,7 +24,8 @@ import (
 const TokenKey = "lockstep-fleet-token" //nolint:gosec // a metadata key, not a secret
 
 const (
-	// findTimeout limits the request for the state of a node of another pair.
+	// findTimeout limits the request for the state of a node of another pair, and the wait for the directory in
+	// Manager.Drop.
 	findTimeout = 2 * time.Second
 	// responseBytes is the maximum size of a response with several messages.
 	responseBytes = 512 << 10

@@ -16,10 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Messages do not change, so the target compares them while the source serves the queues: the source returns the live
-// sequences of a part of a queue and the digest of their messages, and the target reads the same messages from its
-// store. The target has all of them, because a message cannot become live again. The positions are kept in memory:
-// after a restart, all messages are compared again. After the fence, only the rest is compared, and the state.
+// Messages do not change, so the target compares them while the source serves the queues. The source returns the live
+// sequences of a part of a queue and the digest of their messages. The target reads the same messages from its store.
+// It has all of them, because a message cannot become live again. The target keeps its positions in memory only: after
+// a restart, it compares all messages again. After the fence, it compares only the remaining messages and the state.
 
 // digestBytes is the approximate size of the messages in one request for a digest.
 const digestBytes = 8 << 20

@@ -25,7 +25,7 @@ const (
 	verifyWait = 10 * time.Second
 	// verifyAttempts is greater than 1, because a failover or a switch of the primary can end a hold.
 	verifyAttempts = 3
-	// maxDigestBytes is greater than the size of the digests of the maximum number of queues.
+	// maxDigestBytes is the maximum size of a response with the digests or the differences of all queues.
 	maxDigestBytes = 64 << 20
 )
 

@@ -14,7 +14,8 @@ import (
 
 // Loss describes the transactions that a promotion would lose, at the time of a status.
 type Loss struct {
-	// Known is false if the active of the replica has not received the end of the primary's log since its start.
+	// Known is false if the active of the replica does not know the end of the primary's log, for example because it has
+	// not been connected since it was started. The other fields are then zero.
 	Known bool `json:"known"`
 	// Records and Bytes are the number and the approximate size of the records that were in the primary's log at HeardAt
 	// and are missing at the replica.
@@ -24,8 +25,8 @@ type Loss struct {
 	// AgeSeconds is the time since HeardAt, in seconds. Transactions that the primary accepted in that time are also
 	// lost.
 	AgeSeconds float64 `json:"heard_seconds_ago"`
-	// Nothing reports that a promotion loses nothing, because the primary accepts no writes and the replica has all its
-	// records.
+	// Nothing reports whether the primary accepts no writes and the replica has all its records, so that a promotion loses
+	// nothing. The fields above, except Known, are then zero.
 	Nothing bool `json:"nothing"`
 }
 
