@@ -125,7 +125,8 @@ func (f *forget) guard(h head) []clientv3.Cmp {
 	return append(f.d.sameFleet(h), same(f.key, f.raw), same(f.d.key(dirLoad, f.pair), ""))
 }
 
-// mark writes the state forgotten and the ID of the pair.
+// mark writes the state forgotten and the ID of the pair, if the pair is registered. It sets f.raw to the registration.
+// The error is ErrLive if the pair publishes its load.
 func (f *forget) mark(ctx context.Context) (done bool, _ error) {
 	h, resp, err := f.head(ctx, clientv3.OpGet(f.key), clientv3.OpGet(f.d.key(dirLoad, f.pair)))
 	if err != nil {

@@ -79,7 +79,8 @@ func (d *Directory) NewEpoch(ctx context.Context, fleetID string, least uint64) 
 	return epoch, nil
 }
 
-// createFleet returns the ID of the fleet, after creating it if the directory is empty.
+// createFleet returns the ID of the fleet. If the directory contains no fleet and this pair belongs to none, it creates
+// one.
 func (d *Directory) createFleet(ctx context.Context) (id string, _ error) {
 	err := d.retry(ctx, func() (bool, error) {
 		k := d.known()

@@ -273,7 +273,8 @@ func (l *leave) removeEntries(ctx context.Context) error {
 	return d.removeGroups(ctx, h, groups)
 }
 
-// finish deletes the registration of this pair while another pair is registered, and otherwise the directory.
+// finish deletes the directory if no other pair is registered and no rebuild is in progress. Otherwise, it deletes the
+// registration of this pair.
 func (l *leave) finish(ctx context.Context) (done bool, _ error) {
 	d, k := l.d, l.d.known()
 	h, own, other, err := d.registrations(ctx)

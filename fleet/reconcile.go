@@ -31,8 +31,8 @@ type Report struct {
 	Conflicts []Conflict
 	// Malformed are entries that could not be decoded, each a *ValueError, sorted by name.
 	Malformed []error
-	// Waiting are the pairs that have not contributed to the rebuild, sorted by name. If it is empty, the rebuild is
-	// finished.
+	// Waiting are the pairs that have not contributed to the rebuild, sorted by name. Only Rebuild sets it. If it is empty
+	// after Rebuild, no rebuild is in progress.
 	Waiting []string
 }
 
@@ -178,7 +178,8 @@ func (r *reconciler) decide(name string, old stored) (change, entryValue) {
 	return keep, entryValue{}
 }
 
-// decideRemoval decides about an entry of this pair without a queue.
+// decideRemoval decides about an entry of this pair without a queue. It records the entry if it is unclaimed, so that
+// the next call can delete it, or if an active in a later term has claimed it.
 func (r *reconciler) decideRemoval(name string, old stored) change {
 	switch {
 	case old.raw == "" || old.raw != r.old[name].raw:

@@ -38,7 +38,8 @@ func (d *Directory) Run(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// reload replaces the copy with the current directory.
+// reload replaces the copy with the current directory. If the directory was restored from an older copy, reload marks
+// the copy as restored, and, on the active, stops the assignments of all pairs (check).
 func (d *Directory) reload(ctx context.Context) (*etcdserverpb.ResponseHeader, error) {
 	before := d.known()
 	loaded, header, err := d.load(ctx)

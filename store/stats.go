@@ -88,7 +88,7 @@ type Stats struct {
 	// DiskFree is the space in bytes that this process may still use in the filesystem of size DiskTotal.
 	DiskFree, DiskTotal uint64
 	Sync                string
-	// Counts counts the operations of records that were appended after the store was opened.
+	// Counts counts the applied operations, except those of records that the log contained when the store was opened.
 	Counts queue.Counts
 	// CheckpointAt is the time of the last checkpoint; zero if none was written.
 	CheckpointAt time.Time

@@ -211,8 +211,8 @@ func Drain(f *Fleet, pair string, to []string) Plan {
 	return p
 }
 
-// target returns the target for a group of a drained pair: of the permitted pairs, the one with the lowest load
-// afterwards. If no pair is permitted or has space, it returns the reason.
+// target returns the target for a group of a drained pair: of the permitted pairs with enough space, the one with the
+// lowest load afterwards. If the group cannot be moved, it returns the reason, and sets u.detail if that is a rule.
 func (s *state) target(u *unit) (best int, _ Reason) {
 	if u.fixed != "" {
 		return 0, u.fixed

@@ -217,8 +217,8 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin starts a new checkpoint number. Both slots then describe the same content, so every page that this content does
-// not use is free.
+// begin loads the bitmap and starts a new checkpoint number. Both slots then describe the same content, so every page
+// that this content does not use is free.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err

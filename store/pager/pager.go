@@ -32,7 +32,7 @@ import (
 )
 
 const (
-	// flushRoundBytes is the number of message bytes that one background flush removes from the tail.
+	// flushRoundBytes is the approximate maximum of message bytes that one background flush removes from the tail.
 	flushRoundBytes = 4 << 20
 	// RestPart is a divisor: while no checkpoint is due, messages in memory may use 1/RestPart of the memory budget.
 	RestPart = 4

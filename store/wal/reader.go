@@ -129,7 +129,7 @@ func (r *Reader) Next() (Frame, error) {
 
 // ReadBatch returns as many frames as fit into maxBytes, but at least one. last is the position of the last frame,
 // and n the number of frames. The bytes are valid until the next call. io.EOF means that no further record exists
-// yet.
+// yet. The other errors are those of Next.
 func (r *Reader) ReadBatch(maxBytes int) (frames []byte, last lsn.Position, n int, err error) {
 	r.batch = r.batch[:0]
 	for {

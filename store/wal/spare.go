@@ -64,7 +64,7 @@ func (s *spares) take() (f spareFile, ready bool, err error) {
 	return f, false, err
 }
 
-// prepare creates a spare file if none is ready. It returns errStopped when stop is closed.
+// prepare creates a spare file if none is ready. It can return errStopped if stop is closed.
 func (s *spares) prepare(stop <-chan struct{}) error {
 	s.makeMu.Lock()
 	defer s.makeMu.Unlock()

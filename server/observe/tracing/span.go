@@ -99,7 +99,7 @@ func (t *Tracer) remote(props map[string]string) trace.SpanContext {
 	return trace.SpanContextFromContext(t.carrier.Extract(context.Background(), propagation.MapCarrier(props)))
 }
 
-// Into returns a context in which this span is the parent of calls and transactions.
+// Into returns a context in which this span is the parent of calls and transactions, in its first trace.
 func (s *Span) Into(ctx context.Context) context.Context {
 	return trace.ContextWithSpan(ctx, s.spans[0])
 }

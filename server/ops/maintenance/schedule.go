@@ -66,9 +66,9 @@ type interrupted struct {
 	run Run
 }
 
-// endInterrupted records the end of runs that the active of another term started. It returns the runs to restart, even
-// if it also returns an error. A run is restarted if a node was active, or the run started, within the last
-// missedGrace, but at most maxAttempts-1 times. active is the last time at which a node was active.
+// endInterrupted records the end of runs that the active of another term started, except runs with a plan. It returns
+// the runs to restart, even if it also returns an error. A run is restarted if a node was active, or the run started,
+// within the last missedGrace, but at most maxAttempts-1 times. active is the last time at which a node was active.
 func (m *Manager) endInterrupted(ctx context.Context, term uint64, active time.Time) (again []interrupted, err error) {
 	jobs, err := m.Jobs()
 	if err != nil {

@@ -32,7 +32,8 @@ func (w *startupWork) any() bool { return w.resize || w.compact || w.configResiz
 
 // BeforeServing executes the operations requested for the start of a standalone node. It first applies the log,
 // because all durable records of a standalone node are committed. If an operation fails, the error is logged, the
-// operation remains requested, and the node serves clients nevertheless.
+// operation remains requested, and the node serves clients nevertheless. An error of BeforeServing means that the log
+// could not be applied.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)

@@ -232,7 +232,8 @@ func (m *Manager) serves() bool {
 	return role == queue.SiteNone || role == queue.SitePrimary
 }
 
-// update changes the progress of a move.
+// update calls f to change the progress of a move, which it adds if necessary. It updates the totals, and removes old
+// ended moves.
 func (m *Manager) update(move fleet.Move, f func(*Progress)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

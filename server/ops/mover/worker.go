@@ -195,7 +195,8 @@ func (w *worker) cancel(ctx context.Context, move fleet.Move, reason error) erro
 	return nil
 }
 
-// transfer copies the queues until this pair has taken them, or the move is canceled.
+// transfer copies the queues and takes them, or cancels the move after a permanent error. After another error, it can
+// be called again.
 func (w *worker) transfer(ctx context.Context, move fleet.Move, logged *queue.Move) error {
 	same := func(m fleet.Move) bool { return m.Epoch == move.Epoch }
 	if w.d.Status().Current && !slices.ContainsFunc(w.d.Moves(), same) {

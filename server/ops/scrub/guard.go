@@ -118,8 +118,8 @@ func (g *Guard) scrubNow(ctx context.Context) {
 	}
 }
 
-// Scrub reads all data from disk and records corruption. The rate is limited to scrub.rate, unless fullSpeed is
-// set.
+// Scrub reads all data from disk and records corruption. Unless fullSpeed is set, the rate is limited to scrub.rate,
+// and Scrub waits until no other such scrub runs.
 func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
 	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
