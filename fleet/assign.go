@@ -103,7 +103,7 @@ type placedGroup struct {
 	queueRaw string // value of the queue with the name of the group; "": missing
 }
 
-// ownerOf returns the owner of an entry of another pair.
+// ownerOf returns the owner of an entry of another pair, with the addresses in the registration of that pair, if any.
 func (d *Directory) ownerOf(ctx context.Context, e entryValue) (Owner, error) {
 	owner := Owner{Pair: e.Pair, Epoch: e.Epoch}
 	key := d.key(dirPairs, e.Pair)
@@ -152,7 +152,8 @@ func (d *Directory) putCounter(n uint64) clientv3.Op {
 	return clientv3.OpPut(d.prefix+keyCounter, strconv.FormatUint(n, 10))
 }
 
-// place chooses a pair for an unassigned name, and writes the entry.
+// place chooses a pair for an unassigned name, and writes the entry. done is false if the directory has changed in the
+// meantime.
 func (d *Directory) place(
 	ctx context.Context, h head, k known, queue string, group placedGroup, rel *related,
 ) (_ Owner, done bool, _ error) {

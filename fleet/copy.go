@@ -102,7 +102,7 @@ func (c *contents) intern(s string) string {
 	return s
 }
 
-// put applies a written key.
+// put applies a written key. It records a malformed value in c.invalid.
 func (c *contents) put(key string, raw []byte) {
 	kind, name := c.split(key)
 	delete(c.invalid, key)

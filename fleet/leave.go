@@ -173,8 +173,8 @@ func (l *leave) usable(ctx context.Context) usable {
 // isGone reports whether the fleet of this pair has no directory.
 func isGone(h head, k known) bool { return h.raw == "" || k.FleetID != "" && h.fleet.ID != k.FleetID }
 
-// begin stops assignments to this pair, unless it owns queues. If no other pair is registered, it deletes the
-// directory.
+// begin writes the state leaving, so that assignments to this pair stop. If no other pair is registered and no rebuild
+// is in progress, it deletes the directory instead. In other cases, the error is ErrOwnsQueues if owns is set.
 func (l *leave) begin(ctx context.Context, owns bool) (done bool, _ error) {
 	d, k := l.d, l.d.known()
 	h, own, other, err := d.registrations(ctx)

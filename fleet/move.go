@@ -215,8 +215,8 @@ func (d *Directory) tryBeginMove(
 	return m, true, nil
 }
 
-// checkOtherMoves verifies that the queues are not part of another move. It returns the move that an earlier attempt
-// has begun.
+// checkOtherMoves verifies that the queues are not part of another move, and that the fleet has fewer than MaxMoves
+// moves. If an earlier attempt has begun the move, checkOtherMoves returns that move.
 func (d *Directory) checkOtherMoves(
 	resp *clientv3.TxnResponse, queues []string, tried map[uint64]bool,
 ) (begun Move, _ error) {
@@ -467,8 +467,8 @@ func (f *finish) entry(name string, old stored) {
 	f.ops = append(f.ops, clientv3.OpPut(key, encode(v)))
 }
 
-// moveGroups assigns the placement groups of the queues to this pair. A group is written even if it is unchanged, so
-// that a concurrent deletion of the group fails.
+// moveGroups assigns the placement groups of the queues to this pair, except groups of a third pair. A group is written
+// even if it is unchanged, so that a concurrent deletion of the group fails.
 func (f *finish) moveGroups(ctx context.Context) error {
 	names := slices.Sorted(maps.Keys(f.groups))
 	if len(names) == 0 {

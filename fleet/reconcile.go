@@ -133,7 +133,7 @@ type reconciler struct {
 	report    Report
 }
 
-// names returns the queues with entries that may need a change.
+// names clears the conflicts and the epochs, and returns the queues with entries that may need a change.
 func (r *reconciler) names(malformed map[string]error) []string {
 	r.conflicts = map[string]Conflict{}
 	r.report.Epochs = map[string]uint64{}

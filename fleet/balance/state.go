@@ -208,7 +208,8 @@ func (s *state) rated() (total uint64) {
 	return total
 }
 
-// moves returns the moves from the present to the planned state. Groups with the same source and target are combined.
+// moves returns the moves from the present to the planned state. It combines groups with the same source and target, up
+// to the limits of a move.
 func (s *state) moves() []Move {
 	type route struct{ from, to int }
 	var moves []Move

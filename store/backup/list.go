@@ -205,7 +205,8 @@ func removeLeftover(ctx context.Context, place Objects, mark string) error {
 	return removeFolder(ctx, place, mark)
 }
 
-// Remove removes a backup. A crash leaves either the complete backup, or leftovers that are not listed as complete.
+// Remove removes a backup, or the leftovers of one. A crash leaves either the complete backup, or leftovers that are
+// not listed as complete.
 func Remove(ctx context.Context, place Objects, name string) error {
 	if isLeftover(name) {
 		return removeLeftover(ctx, place, name)

@@ -382,8 +382,9 @@ func (r *Recorder) observe(q *Queue) {
 	}
 }
 
-// choose replaces recorded queues with candidates that have more traffic. It returns the queues that are recorded
-// after that.
+// choose updates the average traffic of the recorded queues. It adds candidates up to MaxQueues, and then replaces
+// recorded queues with candidates that have more traffic (minRatio). It returns the queues that are recorded after
+// that.
 func (r *Recorder) choose(recorded []recordedQueue, candidates []candidate) []recordedQueue {
 	r.mu.Lock()
 	defer r.mu.Unlock()

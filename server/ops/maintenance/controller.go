@@ -112,7 +112,7 @@ func (m *Manager) foreign(p *Plan) bool {
 }
 
 // attempt executes the next step. It returns the delay until the next step (negative: no delay; 0: wait for a change)
-// and the number of consecutive failures.
+// and the number of consecutive failures. It stores a failure in the plan, or ends the plan as failed.
 func (m *Manager) attempt(ctx context.Context, p *Plan, failures int) (wait time.Duration, failed int) {
 	stepCtx, stop := m.servingContext(ctx, func() error {
 		if now, ok := m.planToDrive(); !ok || now.ID != p.ID {

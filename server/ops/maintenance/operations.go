@@ -216,7 +216,8 @@ func (m *Manager) unchanged() (RewriteResult, error) {
 	}, nil
 }
 
-// Shrink releases the free space at the end of this node's page file to the filesystem. It runs online.
+// Shrink releases the free space at the end of this node's page file to the filesystem. It runs online. With dryRun, it
+// only returns the expected result. It returns ErrBusy while another operation runs.
 func (m *Manager) Shrink(ctx context.Context, dryRun bool) (ShrinkResult, error) {
 	ctx, op, err := m.begin(ctx, opShrink, "", nil)
 	if err != nil {

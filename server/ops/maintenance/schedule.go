@@ -109,7 +109,8 @@ func (m *Manager) startAgain(ctx context.Context, again []interrupted, running *
 	}
 }
 
-// startRun records a run of a job claimed by the caller. It executes the run unless its outcome is RunSkipped.
+// startRun records a run of a job claimed by the caller. Unless the outcome is RunSkipped, it executes the run in the
+// background. The claim is released when the run has ended.
 func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.WaitGroup) {
 	err := m.recordRun(ctx, j.Name, run)
 	if err != nil {

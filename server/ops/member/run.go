@@ -196,7 +196,8 @@ type work struct {
 	reconciled time.Time     // when Reconcile succeeded; zero if it must be called
 }
 
-// step joins the fleet if the pair is not a member, and updates the directory. It does nothing if the pair has left.
+// step joins the fleet if the pair is not a member, updates the registration, and reconciles the entries if that is
+// due. It does nothing if the pair has left.
 func (w *work) step(ctx context.Context) error {
 	if err := lock(ctx, w.m.working); err != nil {
 		return err

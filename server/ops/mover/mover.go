@@ -375,8 +375,8 @@ func (m *Manager) Begin(ctx context.Context, queues []string, group string) (fle
 
 var errCanceled = errors.New("canceled by an operator")
 
-// Cancel cancels a move to this pair. It returns an error that wraps apierror.ErrFleetState if there is no such move,
-// or if the queues were taken.
+// Cancel commits the cancellation of a move to this pair. The move then ends in the background. Cancel returns an error
+// that wraps apierror.ErrFleetState if there is no such move, or if the queues were taken.
 func (m *Manager) Cancel(ctx context.Context, epoch uint64) error {
 	p, d, err := m.active()
 	if err != nil {

@@ -64,7 +64,8 @@ func (m *Manager) Prepare(ctx context.Context, req *pb.PrepareFenceRequest) (*pb
 	return &pb.PrepareFenceResponse{}, nil
 }
 
-// prepare prepares the fence. It reports whether the source has written a checkpoint, which may have taken some time.
+// prepare requests the source to prepare the fence (Manager.Prepare). It reports whether the source has written a
+// checkpoint, which may have taken some time.
 func (t *transfer) prepare(ctx context.Context) (written bool, _ error) {
 	logged, err := t.logged()
 	if err != nil {

@@ -257,8 +257,8 @@ func (t *transfer) check(source *pb.GetMoveSourceResponse, logged *queue.Move) e
 	return nil
 }
 
-// copy pulls and verifies messages until a pass is short, or the maximum number of passes is reached. It then
-// prepares the fence.
+// copy pulls and verifies messages until a pass is short, or the maximum number of passes is reached. It then prepares
+// the fence. If the source has written a checkpoint for that, further passes follow.
 func (t *transfer) copy(ctx context.Context) error {
 	prepared, last := false, maxPasses
 	for pass := 1; ; pass++ {

@@ -95,7 +95,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	return resp, nil
 }
 
-// verifyAlone reports the content and the corruption of a standalone node.
+// verifyAlone reports the content and the corruption of a standalone node. With deep, it first scrubs the node.
 func (g *Guard) verifyAlone(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if deep {
 		if _, err := g.Scrub(ctx, fullSpeed); err != nil {
@@ -147,7 +147,7 @@ func (g *Guard) readBoth(ctx context.Context, other failover.NodeInfo, fullSpeed
 }
 
 // compareContent compares the content of both nodes. If the standby disconnected while the nodes read their data, it
-// waits for the standby.
+// waits for the standby, for at most indexWait.
 func (g *Guard) compareContent(ctx context.Context) error {
 	for start := time.Now(); ; {
 		_, err := g.partnerOr()
@@ -179,7 +179,8 @@ func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 }
 
 // differences returns the queues with different digests. A rolling digest covers all transactions applied to its
-// queue since the queue was created.
+// queue since the queue was created. If only the digest of the whole history differs, differences returns one entry
+// without the name of a queue.
 func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	var out []*pb.QueueDifference
 	add := func(name, format string, args ...any) {

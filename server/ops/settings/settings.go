@@ -80,7 +80,8 @@ func (s *Settings) Run(ctx context.Context) {
 	}
 }
 
-// Apply applies the changes of the settings since the last call.
+// Apply applies the changes of the settings since the last call. If they are invalid on this node, it logs an error and
+// keeps the current settings.
 func (s *Settings) Apply() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -188,8 +189,8 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 	return nil
 }
 
-// edit applies c to r, for one node or, if node is uuid.Nil, for both. It returns an error if the resulting settings
-// are invalid.
+// edit applies c to r, for one node or, if node is uuid.Nil, for both. In the second case, it removes the values of
+// individual nodes. It returns an error if the resulting settings are invalid.
 func (s *Settings) edit(r *maintenance.RunningSettings, node uuid.UUID, c *Change) error {
 	set := func(key, text string) {
 		r.Set(node, key, text)

@@ -445,7 +445,8 @@ func (m *Manager) openAt(ctx context.Context, address string, f follow) (
 	return stream, first, nil
 }
 
-// pull commits the log of the primary until the stream ends. It returns the error that ended the stream.
+// pull makes this site a replica of the primary if necessary (adopt), and commits the log of the primary until the
+// stream ends. It returns the error that ended the stream.
 func (m *Manager) pull(ctx context.Context, primary *replication.Primary, f follow) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

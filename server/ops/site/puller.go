@@ -101,7 +101,7 @@ func (p *puller) settle() {
 	}
 }
 
-// take submits the transactions of a response.
+// take submits the transactions of a response. It waits while a limit prevents that.
 func (p *puller) take(ctx context.Context, resp *pb.PullLogResponse) error {
 	frames, err := decompress(p.decoder, resp.GetFrames(), resp.GetUncompressedBytes())
 	if err != nil {

@@ -82,8 +82,8 @@ type remoteAnswer struct {
 	err     error
 }
 
-// find queries all known nodes of the other site. It returns the address and the state of the node that is active
-// there.
+// find queries all known nodes of the other site, and learns its addresses. It returns the address and the state of the
+// node that is active there.
 func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
@@ -118,7 +118,8 @@ func (r *remote) find(ctx context.Context) (address string, state *pb.SiteState,
 	return best.address, best.state, nil
 }
 
-// ask requests the state of the other site from the node at an address.
+// ask requests the state of the other site from the node at an address. The error wraps ErrRole if the node belongs to
+// this site.
 func (r *remote) ask(ctx context.Context, address string) (*pb.SiteState, error) {
 	c, err := r.client(address)
 	if err != nil {

@@ -227,7 +227,8 @@ func (m *Manager) followNext(ctx context.Context, primary *replication.Primary, 
 	return m.adopt(ctx, primary, f, next)
 }
 
-// base returns the position at which this pair continues in the log of a primary.
+// base returns the position at which this pair continues in the log of a primary. If the pair cannot continue, the
+// error is ErrDiverged, ErrBehind or a LostError (nothingAfter).
 func (m *Manager) base(next *pb.SiteState) (follow, error) {
 	st := m.o.Store.Site()
 	f := follow{lineage: st.Lineage, epoch: st.Epoch}
@@ -412,7 +413,7 @@ type Promoted struct {
 }
 
 // Promote makes this replica or stopped primary the primary. Transactions that this site has not received are
-// lost. Unless force is set, Promote returns ErrPrimaryAnswers if the primary responds.
+// lost. Unless force is set, Promote returns ErrPrimaryAnswers if the other site responds and is a primary.
 func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promoted, error) {
 	primary, err := m.active()
 	if err != nil {

@@ -34,7 +34,7 @@ var (
 func checksumOf(data []byte) uint32 { return crc32.Checksum(data, crc32.MakeTable(crc32.Castagnoli)) }
 
 // serveSnapshot sends a new checkpoint of a primary to a replica, and retains the log after the checkpoint. If the
-// pair has no role, it becomes the primary of a new lineage.
+// pair has no role, it becomes the primary of a new lineage. For a detached copy, it calls serveCopy instead.
 func (m *Manager) serveSnapshot(
 	ctx context.Context, req *pb.PullSnapshotRequest, send func(*pb.PullSnapshotResponse) error,
 ) error {
@@ -104,7 +104,7 @@ func (m *Manager) serveCopy(
 	return err
 }
 
-// whileActive returns a context that ends when this node is no longer active.
+// whileActive returns a context that ends when this node is no longer active. The caller must cancel it.
 func whileActive(
 	ctx context.Context, primary *replication.Primary,
 ) (context.Context, context.CancelCauseFunc) {
