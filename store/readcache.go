@@ -41,8 +41,8 @@ func (c *extentCache) get(file *page.File, e *index.Entry) []byte {
 	return nil
 }
 
-// put caches the payload of an extent and evicts the oldest extents beyond limit bytes. The payload must not be
-// modified.
+// put caches the payload of an extent and evicts the oldest extents beyond limit bytes. It ignores an extent that is
+// larger than a quarter of the limit. The payload must not be modified.
 func (c *extentCache) put(file *page.File, e *index.Entry, payload []byte, limit int) {
 	size := int(e.Extent.Pages) * file.PageSize()
 	if size > limit/4 {

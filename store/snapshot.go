@@ -155,8 +155,8 @@ func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	return c.CountMessages(ctx) // the snapshot owns the pin: do not call Close
 }
 
-// verify checks data before it is sent. Corrupt data is also sent, since the receiver has no better copy, but this node
-// records the corruption to repair it. sn.mu must be held.
+// verify checks data before it is sent, unless a part before it was skipped (sn.stream). Corrupt data is also sent,
+// since the receiver has no better copy, but this node records the corruption to repair it. sn.mu must be held.
 func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))

@@ -90,7 +90,8 @@ func (f *File) allocLocked(dst []Extent, pages []uint32, total uint64) ([]Extent
 	return f.allocLocked(dst, pages[half:], total-first)
 }
 
-// makeRoom reclaims pages released by readers, or grows the file.
+// makeRoom moves the search position to a free range of the given number of pages. For that, it reclaims pages released
+// by readers, or grows the file.
 func (f *File) makeRoom(pages uint64) error {
 	if f.readers.left.Load() {
 		f.releaseFreedLocked()

@@ -277,7 +277,8 @@ func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, fre
 	return d.freed, err
 }
 
-// drop collects the dead extents in a range. It does not modify the batch, since the batch is retried after an error.
+// drop collects the dead extents in a range, and updates the cached spans. It does not modify the batch, since the
+// batch is retried after an error.
 func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	chunk, single := r.Single()
 	known := spans.get(r.Queue, chunk)

@@ -53,7 +53,8 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 	return nil
 }
 
-// room returns the segment for a block with frames of the given total size. The caller must hold writeMu.
+// room returns the segment for a block with frames of the given total size, and starts a new segment if necessary. The
+// caller must hold writeMu.
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]

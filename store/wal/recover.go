@@ -243,7 +243,8 @@ func (l *Log) adopt(seg *segment, found scanned) {
 }
 
 // decide distinguishes a torn tail from a corrupt middle. at is the index of the segment in which reading stopped.
-// If any later block has a durable LSN that covers the first unread record, the log is corrupt.
+// If any later block has a durable LSN that covers the first unread record, the log is corrupt. Otherwise, decide
+// records the torn tail, if any, in l.recovery.
 func (r *recovering) decide(at int) error {
 	unread := r.last.LSN + 1
 	stop := leftover{end: r.stop.offset + r.stop.torn}
