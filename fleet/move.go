@@ -467,8 +467,8 @@ func (f *finish) entry(name string, old stored) {
 	f.ops = append(f.ops, clientv3.OpPut(key, encode(v)))
 }
 
-// moveGroups assigns the placement groups of the queues to this pair, except groups of a third pair. A group is written
-// even if it is unchanged, so that a concurrent deletion of the group fails.
+// moveGroups adds the assignment of the placement groups of the queues to this pair to the transaction, except groups
+// of a third pair. A group is written even if it is unchanged, so that a concurrent deletion of the group fails.
 func (f *finish) moveGroups(ctx context.Context) error {
 	names := slices.Sorted(maps.Keys(f.groups))
 	if len(names) == 0 {

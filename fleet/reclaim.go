@@ -102,9 +102,9 @@ func (d *Directory) reclaimOps(m Move) []clientv3.Op {
 	return ops
 }
 
-// endMove deletes the intent of a move, if it exists. If another move contains one of the queues, endMove returns an
-// error that wraps ErrMoving. The lost target has then begun to move them to another pair, which decides about the
-// queues first.
+// endMove adds the deletion of the intent of a move, if it exists, to the transaction. If another move contains one of
+// the queues, endMove returns an error that wraps ErrMoving. The lost target has then begun to move them to another
+// pair, which decides about the queues first.
 func (f *finish) endMove(m Move, intents []*mvccpb.KeyValue) error {
 	for _, kv := range intents {
 		other, err := decodeMove(strings.TrimPrefix(string(kv.Key), f.d.prefix+dirMoves), kv.Value)

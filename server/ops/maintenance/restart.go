@@ -34,7 +34,8 @@ func (m *Manager) checkRestart(ctx context.Context) error {
 }
 
 // Restart restarts this node as a step of a plan. The restarted process returns true. Earlier processes request the
-// restart again at each call, and return false.
+// restart again at each call, and return false. A process that has just become a standby may return false without a
+// restart.
 //
 // Restart returns ErrRole if the node does not follow an active or cannot restart itself, and ErrBusy while an
 // operation runs. It returns ErrSetting if planID is empty or a restarted process would fail to start.

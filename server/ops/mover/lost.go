@@ -68,9 +68,10 @@ func (w *worker) recordLost(epoch uint64, err error) (changed bool) {
 	return old == nil || old.Error() != err.Error()
 }
 
-// endLostMove removes the fence of a move to a pair that was removed from the fleet (INV-28). First, it assigns the
-// queues to this pair, so that no other pair creates queues with these names. While another pair owns one of the names,
-// it returns a *fleet.ConflictError: this pair cannot serve the queues, and its copy may be the only one.
+// endLostMove removes the fence of a move to a pair that was removed from the fleet (INV-28), and then commits the new
+// ownership epoch of the queues. First, it assigns the queues to this pair in the directory, so that no other pair
+// creates queues with these names. While another pair owns one of the names, it returns a *fleet.ConflictError: this
+// pair cannot serve the queues, and its copy may be the only one.
 func (w *worker) endLostMove(ctx context.Context, move *queue.Move, addresses []string) error {
 	if err := w.checkStopped(ctx, move, addresses); err != nil {
 		return err
