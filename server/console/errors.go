@@ -60,7 +60,7 @@ func advice(c codes.Code) (code int, title, action string) {
 			"Follow the runbook links on the Alarms page to repair it."
 	case codes.Unimplemented:
 		return http.StatusNotImplemented, "Not supported by the node",
-			"The node runs an older release: upgrade it (lockstep restart --rolling)."
+			"The node runs an older release: upgrade it (lockstep restart)."
 	default:
 		return http.StatusInternalServerError, "Operation failed", "Check the log of the node."
 	}
