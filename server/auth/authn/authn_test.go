@@ -110,6 +110,10 @@ func TestJWT(t *testing.T) {
 		"fractional exp": {token: i.Token("alice", issuer.Claims{
 			"exp": float64(now.UnixMilli())/1000 + 60,
 		})},
+		"exp in the year 9999": {token: i.Token("alice", issuer.Claims{"exp": 253402300799})},
+		"nbf in the year 2300": {
+			token: i.Token("alice", issuer.Claims{"nbf": 10413792000}), check: CheckTime, wantText: "not valid before 2300-",
+		},
 		"expired": {
 			token: i.Token("alice", issuer.Claims{"exp": now.Add(-2 * time.Minute).Unix()}), check: CheckTime,
 			wantText: "expired at",

@@ -203,7 +203,7 @@ func instant(n *json.Number) (time.Time, bool) {
 	if err != nil || seconds < 0 || seconds > latest {
 		return time.Time{}, false
 	}
-	return time.Unix(0, 0).Add(time.Duration(seconds) * time.Second), true
+	return time.Unix(int64(seconds), 0), true
 }
 
 // callKeys is the key set for one call. It stores the error of the key lookup, because go-oidc returns only the text
