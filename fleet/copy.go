@@ -140,16 +140,15 @@ func (c *contents) put(key string, raw []byte) {
 		replace(c.forgotten, name, v, err)
 	case dirMoves:
 		var m Move
-		if m, err = decodeMove(name, raw); err == nil {
-			c.moves[m.Epoch] = m
-		}
+		m, err = decodeMove(name, raw)
+		replace(c.moves, m.Epoch, m, err)
 	}
 	if err != nil {
 		c.invalid[key] = &ValueError{key, err}
 	}
 }
 
-func replace[V any](all map[string]V, name string, v V, err error) {
+func replace[K comparable, V any](all map[K]V, name K, v V, err error) {
 	if err != nil {
 		delete(all, name)
 		return

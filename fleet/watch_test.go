@@ -48,6 +48,31 @@ func TestCopyAfterRestartAndCompaction(t *testing.T) {
 	require.False(t, found)
 }
 
+// A malformed value replaces an earlier valid value of each kind: the copy is the same as a newly loaded one.
+func TestMalformedValueReplaces(t *testing.T) {
+	t.Parallel()
+	values := map[string]string{
+		keyFleet: encode(fleetValue{ID: "f"}), keyCounter: "7",
+		dirPairs + "a":     encode(Member{ID: "a", State: StateOpen, Addresses: []string{"a:1"}}),
+		dirLoad + "a":      encode(Load{Queues: 1}),
+		dirRules + "r*":    encode(Rule{Pair: "a"}),
+		dirQueues + "q":    encode(entryValue{Pair: "a", Epoch: 1}),
+		dirForgotten + "x": encode(forgottenValue{Pair: "x"}),
+		dirMoves + "5":     (&Move{From: "a", To: "b", Queues: []string{"q"}}).encode(),
+	}
+	for key, value := range values {
+		c, loaded := newContents("/test/"), newContents("/test/")
+		c.put("/test/"+key, []byte(value))
+		require.Empty(t, c.invalid, key)
+		for _, all := range []*contents{c, loaded} {
+			all.put("/test/"+key, []byte("{"))
+		}
+		require.Len(t, c.invalid, 1, key)
+		c.changes, c.names = loaded.changes, loaded.names
+		require.Equal(t, loaded, c, key)
+	}
+}
+
 // A malformed value is reported with its key, and affects only its own entry.
 func TestMalformedValues(t *testing.T) {
 	t.Parallel()
