@@ -141,6 +141,29 @@ func TestMoveWithDifference(t *testing.T) {
 	}
 }
 
+// A malformed response cancels the move after the import of the earlier messages.
+func TestMoveWithMalformedResponse(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.fill("q", 2*responseBytes/messageBytes, txn.Config{})
+		responses, valid := 0, uint64(0)
+		w.messages = func(resp *pb.PullMessagesResponse) {
+			if responses++; responses > 1 {
+				resp.Records = resp.GetRecords()[1:]
+				return
+			}
+			for _, record := range resp.GetRecords() {
+				valid += uint64(len(record))
+			}
+		}
+		p := w.ended(w.move("q"))
+		require.Equal(t, PhaseNotMoved, p.Phase)
+		require.ErrorIs(t, p.Reason, txn.ErrMalformed)
+		require.NotZero(t, valid)
+		require.Equal(t, valid, p.CopiedBytes)
+		require.True(t, w.a.owns("q"))
+	})
+}
+
 // steps are the steps of a move to its end, in their order.
 func steps() []string {
 	return []string{"begin", "copy", "fence", "messages", "state", "compare", "take", "finish", "drop", "forget"}

@@ -342,8 +342,8 @@ func (t *transfer) pull(ctx context.Context, q queue.MovedQueue) error {
 		}
 		sequences, records := resp.GetSequences(), resp.GetRecords()
 		if len(sequences) != len(records) || len(sequences) == 0 {
-			return fmt.Errorf("%w: response with %d sequences and %d messages", txn.ErrMalformed, len(sequences),
-				len(records))
+			return l.finish(fmt.Errorf("%w: response with %d sequences and %d messages", txn.ErrMalformed, len(sequences),
+				len(records)))
 		}
 		size := uint64(0)
 		for _, rec := range records {
