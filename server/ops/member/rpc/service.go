@@ -113,7 +113,8 @@ func (s *Service) GetFleet(context.Context, *pb.GetFleetRequest) (*pb.GetFleetRe
 	return resp, nil
 }
 
-// ListPlacements implements FleetService. Each call reads at most maxPage queues of the directory.
+// ListPlacements implements FleetService. Each call reads at most maxPage queues of the directory, unless foreign keys
+// precede them.
 func (s *Service) ListPlacements(
 	_ context.Context, req *pb.ListPlacementsRequest,
 ) (*pb.ListPlacementsResponse, error) {
@@ -137,10 +138,7 @@ func (s *Service) ListPlacements(
 	if req.GetPair() != "" || pattern != "" {
 		read = maxPage
 	}
-	page := d.Queues(req.GetAfter(), read)
-	more := len(page) == read
-	// A foreign key in etcd may be an invalid protobuf string.
-	page = slices.DeleteFunc(page, func(p fleet.Placement) bool { return !utf8.ValidString(p.Queue) })
+	page, more := readPage(d, req.GetAfter(), read)
 	resp := &pb.ListPlacementsResponse{Current: st.Current}
 	for i, p := range page {
 		if len(resp.GetPlacements()) == limit {
@@ -155,6 +153,22 @@ func (s *Service) ListPlacements(
 		resp.NextAfter = page[len(page)-1].Queue
 	}
 	return resp, nil
+}
+
+// readPage returns at most n queues after a name, and whether further queues may follow. It skips foreign keys in etcd
+// that are invalid protobuf strings. If further queues follow, the page is not empty: its last name is the position of
+// the next page.
+func readPage(d *fleet.Directory, after string, n int) (page []fleet.Placement, more bool) {
+	for {
+		page = d.Queues(after, n)
+		if more = len(page) == n; more {
+			after = page[n-1].Queue
+		}
+		page = slices.DeleteFunc(page, func(p fleet.Placement) bool { return !utf8.ValidString(p.Queue) })
+		if !more || len(page) > 0 {
+			return page, more
+		}
+	}
 }
 
 func placement(d *fleet.Directory, queue string, current bool) *pb.ListPlacementsResponse {

@@ -3,16 +3,20 @@
 package rpc_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
 	"maps"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
@@ -279,6 +283,7 @@ func TestDirectory(t *testing.T) {
 	await(t, a, func() bool { return len(a.Rules()) == 1 && a.Pairs()[1].State == fleet.StateOpen })
 	testPages(t, s)
 	testInvalid(t, s)
+	testForeignKeys(t, s, a, client)
 }
 
 // pages returns the names of the queues on each page.
@@ -311,6 +316,25 @@ func testPages(t *testing.T, s *rpc.Service) {
 		Pair: "a", Pattern: "q*", Limit: 1,
 	}))
 	require.Equal(t, [][]string{{}}, pages(t, s, &pb.ListPlacementsRequest{Pattern: "z?"}))
+}
+
+// Keys in etcd that are invalid protobuf strings do not end the list, even if a whole page consists of them.
+func testForeignKeys(t *testing.T, s *rpc.Service, d *fleet.Directory, client *clientv3.Client) {
+	t.Helper()
+	entries, err := client.Get(t.Context(), "", clientv3.WithPrefix())
+	require.NoError(t, err)
+	i := slices.IndexFunc(entries.Kvs, func(kv *mvccpb.KeyValue) bool { return bytes.HasSuffix(kv.Key, []byte("/q1")) })
+	require.GreaterOrEqual(t, i, 0)
+	prefix := strings.TrimSuffix(string(entries.Kvs[i].Key), "q1")
+	for _, name := range []string{"\xff", "p\xff1", "p\xff2", "p\xff3", "r\xff"} {
+		_, err := client.Put(t.Context(), prefix+name, string(entries.Kvs[i].Value))
+		require.NoError(t, err)
+	}
+	await(t, d, func() bool { return d.Status().Queues == 9 })
+	for limit := range 5 {
+		all := pages(t, s, &pb.ListPlacementsRequest{Limit: uint32(limit)})
+		require.Equal(t, []string{"a orders", "a q1", "a q2", "b q3"}, slices.Concat(all...), "limit %d", limit)
+	}
 }
 
 func testInvalid(t *testing.T, s *rpc.Service) {
