@@ -10,6 +10,8 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +96,33 @@ func testFormsAreBounded(t *testing.T) {
 	if err == nil { // the server may close the connection before the whole body is sent
 		require.Equal(t, http.StatusRequestHeaderFieldsTooLarge, resp.StatusCode)
 		require.NoError(t, resp.Body.Close())
+	}
+}
+
+// The node accepts a name with the maximum length of its field, and no longer name.
+func TestFieldsHaveLimitsOfNode(t *testing.T) { simulated(t, testFieldsHaveLimitsOfNode) }
+
+func testFieldsHaveLimitsOfNode(t *testing.T) {
+	b := newBrowser(t, startNode(t, nil).Console)
+	for at, c := range map[string]struct {
+		field string
+		form  url.Values
+	}{
+		"/jobs/put":      {"name", url.Values{"schedule": {"@daily"}, "kind": {"scan"}}},
+		"/queues/create": {"name", url.Values{}},
+		"/access/role":   {"name", url.Values{"right": {"publish"}}},
+		"/access/token":  {"name", url.Values{"principal": {"alice"}}},
+		"/access/quota":  {"queue", url.Values{"queues": {"5"}}},
+	} {
+		found := regexp.MustCompile(`name="` + c.field + `"[^>]* maxlength="(\d+)"`).FindStringSubmatch(b.get(at).body)
+		require.Len(t, found, 2, at)
+		limit, err := strconv.Atoi(found[1])
+		require.NoError(t, err)
+		c.form.Set(c.field, strings.Repeat("x", limit))
+		b.act(at, c.form)
+		c.form.Set(c.field, strings.Repeat("y", limit+1))
+		c.form.Set("csrf", b.csrf())
+		require.Equal(t, http.StatusBadRequest, b.post(at, c.form, htmx).code, at)
 	}
 }
 
