@@ -82,7 +82,10 @@ func loadBackups(ctx context.Context, v *View) (any, error) {
 }
 
 func doBackup(ctx context.Context, v *View) (Done, error) {
-	err := v.beginOnNode(ctx, task{Title: "Backup", Link: "/backups"}, func(
+	err := v.beginOnNode(ctx, task{
+		Title: "Backup", Link: "/backups",
+		Partial: "No backup was created, unless the page Backups shows it as complete.",
+	}, func(
 		ctx context.Context, m pb.MaintenanceServiceClient, report func(*pb.Progress),
 	) (string, error) {
 		in, err := m.Backup(ctx, &pb.BackupRequest{FullSpeed: v.Get("full_speed") != ""})

@@ -100,7 +100,10 @@ func doRunJob(ctx context.Context, v *View) (Done, error) {
 		return Done{}, err
 	}
 	name := v.Query.Get("name")
-	err := v.begin(ctx, task{Title: "Job " + name, Node: "of the job", Link: "/jobs"}, func(
+	err := v.begin(ctx, task{
+		Title: "Job " + name, Node: "of the job", Link: "/jobs",
+		Partial: "Some steps may be done: see the history of the job.",
+	}, func(
 		ctx context.Context, v *View, _ func(*pb.Progress),
 	) (string, error) {
 		r, err := pb.NewMaintenanceServiceClient(v.Own()).RunJob(ctx, &pb.RunJobRequest{Name: name})

@@ -263,7 +263,9 @@ func loadShrink(ctx context.Context, v *View) (any, error) {
 }
 
 func doShrink(ctx context.Context, v *View) (Done, error) {
-	err := v.beginOnNode(ctx, task{Title: "Shrink"}, func(
+	err := v.beginOnNode(ctx, task{
+		Title: "Shrink", Partial: "page.db may be smaller already. Messages are not affected.",
+	}, func(
 		ctx context.Context, m pb.MaintenanceServiceClient, _ func(*pb.Progress),
 	) (string, error) {
 		r, err := m.Shrink(ctx, &pb.ShrinkRequest{})

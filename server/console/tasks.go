@@ -3,6 +3,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -40,6 +41,7 @@ type task struct {
 	Failure                    *failure // nil unless the task has failed
 	Link                       string   // address of the page with the result; may be empty
 	Set                        string   // name of the backup that is verified; may be empty
+	Partial                    string   // possible effect of a stopped operation; empty if it changes nothing
 
 	cancel context.CancelFunc
 }
@@ -137,7 +139,7 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 				f = failure{Title: "The backup cannot be restored", Text: bad.problem}
 			}
 			if errors.Is(life.Err(), context.Canceled) {
-				f = failure{Title: "Cancelled", Text: "Nothing was changed."}
+				f = failure{Title: "Cancelled", Text: cmp.Or(one.Partial, "Nothing was changed.")}
 			}
 			one.Failure = &f
 		}
