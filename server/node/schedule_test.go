@@ -203,6 +203,33 @@ func testMissedOccurrences(t *testing.T) {
 	require.Len(t, n.browse(rules[2].String()), 5)
 }
 
+// With the rule skip, a refused occurrence is retried for one minute. It remains failed, with its reason.
+func TestRefusedOccurrence(t *testing.T) { simulated(t, testRefusedOccurrence) }
+
+func testRefusedOccurrence(t *testing.T) {
+	n := startAlone(t, nil)
+	put := n.putSchedule(&pb.Schedule{
+		Name: "s", Queue: "q", Every: durationpb.New(10 * time.Minute),
+		Missed: pb.MissedOccurrences_MISSED_OCCURRENCES_SKIP,
+	})
+	due := put.GetNextAt().AsTime()
+	<-time.After(time.Until(due.Add(5 * time.Minute)))
+	n.createQueue("q")
+	<-time.After(4 * time.Minute)
+	s := n.schedule("s")
+	require.Len(t, s.GetHistory(), 1)
+	run := s.GetHistory()[0]
+	require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED, run.GetOutcome())
+	require.NotEmpty(t, run.GetError())
+	require.Equal(t, due, run.GetDueAt().AsTime())
+	require.Equal(t, due, s.GetLastAt().AsTime())
+	require.NotNil(t, n.condition(conditions.ScheduleFailed, ""))
+	require.Empty(t, n.browse("q"))
+	<-time.After(2 * time.Minute)
+	require.Len(t, n.browse("q"), 1)
+	require.Nil(t, n.condition(conditions.ScheduleFailed, ""))
+}
+
 // An invalid schedule is rejected with a reason. The number of schedules is limited.
 func TestInvalidSchedules(t *testing.T) { simulated(t, testInvalidSchedules) }
 

@@ -214,6 +214,12 @@ func (r *scheduler) step(ctx context.Context, e *scheduled) time.Time {
 func (r *scheduler) publish(ctx context.Context, e *scheduled, now time.Time) error {
 	step := e.plan.Step(e.last(), now, missedRule(e.Schedule))
 	next := proto.CloneOf(e.Schedule)
+	if step.Skipped > 0 && pendingRun(next, step.FirstSkipped) >= 0 {
+		// The queue has refused the occurrence. The history retains the reason, and the schedule remains failed.
+		next.LastAt = timestamppb.New(step.FirstSkipped)
+		e.retryAt, e.backoff = time.Time{}, 0
+		return r.commit(ctx, e, func(b *txn.Builder) error { e.swap(b, next); return nil })
+	}
 	if step.Skipped > 0 {
 		next.LastAt = timestamppb.New(step.LastSkipped)
 		addRun(next, &pb.ScheduleRun{
