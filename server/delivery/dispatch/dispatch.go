@@ -170,7 +170,8 @@ type Counters struct {
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
-	// AckExpired counts messages that were requeued because of an acknowledgement deadline (see Event.Expired).
+	// AckExpired counts messages that were requeued because an acknowledgement deadline had passed: those in
+	// Event.Expired.
 	AckExpired atomic.Uint64
 }
 

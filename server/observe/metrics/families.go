@@ -166,7 +166,8 @@ func messageFamilies() []family {
 			"passed acknowledgement deadline.",
 			func(s *snapshot) float64 { return float64(s.extra.Redelivered) }),
 		counter("messages_ack_expired_total", "Messages requeued by this node because their acknowledgement deadline had "+
-			"passed.",
+			"passed. If another consumer of an exclusive queue becomes active as a result, also the other messages in "+
+			"flight to the previous one.",
 			func(s *snapshot) float64 { return float64(s.extra.AckExpired) }),
 		counter("messages_filtered_total", "Messages that did not match a subscription's filter and were acknowledged "+
 			"by this node.",

@@ -54,7 +54,8 @@ type Extra struct {
 	DeliveredBytes, Redelivered uint64
 	// Filtered counts messages that did not match the filter of a subscription.
 	Filtered uint64
-	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed.
+	// AckExpired counts messages that were requeued because their acknowledgement deadline had passed, or because
+	// another consumer of an exclusive queue became active as a result.
 	AckExpired uint64
 	Prepared   int // number of transactions that wait for a decision
 	// SchedulesFailed is the number of schedules for which the last occurrence failed.
