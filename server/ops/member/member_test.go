@@ -472,7 +472,7 @@ func TestRemovedSetting(t *testing.T) {
 	require.NoError(t, none.Create(t.Context(), a.primary, "q", "", a.commit("q")))
 }
 
-// A pair without queues leaves the fleet, and joins again in its next term, with a higher epoch.
+// A pair without queues leaves the fleet, and joins again after a restart, with a higher epoch.
 func TestLeave(t *testing.T) {
 	t.Parallel()
 	etcd := startEtcd(t)

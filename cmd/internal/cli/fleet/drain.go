@@ -128,7 +128,8 @@ func (d *drained) warn(f *pb.GetFleetResponse) {
 }
 
 func printDrained(env *cli.Env, d *drained) error {
-	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs", d.Pair)
+	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs, except in its placement groups",
+		d.Pair)
 	if d.Queues > 0 {
 		text += fmt.Sprintf("\n%s on the pair: lockstep fleet drain %s --move moves them to "+
 			"other pairs", remain(d.Queues), d.Pair)

@@ -90,7 +90,8 @@ func (d *drainer) setDraining(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs", d.pair)
+	text := fmt.Sprintf("pair %s is draining: new queues are created on other pairs, except in its placement groups",
+		d.pair)
 	for _, w := range d.out.Warnings {
 		text += "\nWARNING: " + w
 	}
