@@ -178,7 +178,8 @@ const (
 	PairState_PAIR_STATE_OPEN PairState = 1
 	// No new queues are created on the pair, except queues of placement groups that the pair has.
 	PairState_PAIR_STATE_DRAINING PairState = 2
-	// The pair has not finished joining the fleet. No new queues are created on it.
+	// The pair has not finished joining the fleet. No new queues are created on it, except queues of placement groups
+	// that the pair has.
 	PairState_PAIR_STATE_JOINING PairState = 3
 	// The pair has not finished leaving the fleet. No new queues are created on it.
 	PairState_PAIR_STATE_LEAVING PairState = 4
@@ -362,7 +363,8 @@ type FleetMembership struct {
 	Pair string `protobuf:"bytes,2,opt,name=pair,proto3" json:"pair,omitempty"`
 	// The node is the active of the pair. The fields below are set only by the active.
 	Active bool `protobuf:"varint,3,opt,name=active,proto3" json:"active,omitempty"`
-	// LeaveFleet was called in the current term. The pair joins again in the next term if `fleet.pair` is still set.
+	// LeaveFleet was called in the current term, or the pair has left since the start of the node. The pair joins again
+	// when a restarted node is the active, if `fleet.pair` is still set.
 	Left bool `protobuf:"varint,4,opt,name=left,proto3" json:"left,omitempty"`
 	// Why the pair has not joined the fleet, or its entries in the directory are not up to date; empty if they are.
 	Error string `protobuf:"bytes,5,opt,name=error,proto3" json:"error,omitempty"`
@@ -576,7 +578,7 @@ type FleetPair struct {
 	// Labels, which placement rules refer to.
 	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// The pair has published its load in the last 15 seconds. Otherwise, it has no active node, or does not reach etcd,
-	// and no new queues are created on it.
+	// and no new queues are created on it, except queues of placement groups that the pair has.
 	Live bool `protobuf:"varint,6,opt,name=live,proto3" json:"live,omitempty"`
 	// Number of queues that the directory assigns to the pair.
 	Queues uint64 `protobuf:"varint,7,opt,name=queues,proto3" json:"queues,omitempty"`
@@ -2677,7 +2679,7 @@ func (x *PrepareFenceRequest) GetQueueIds() []uint64 {
 // PrepareFenceResponse is the result of PrepareFence.
 type PrepareFenceResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// There was something to write, which may have taken some time.
+	// The source has written a checkpoint, which may have taken some time.
 	Written       bool `protobuf:"varint,1,opt,name=written,proto3" json:"written,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -81,9 +81,9 @@ type FleetServiceClient interface {
 	// its name; ERROR_REASON_DIRECTORY_UNAVAILABLE also if the directory belongs to another fleet.
 	RebuildDirectory(ctx context.Context, in *RebuildDirectoryRequest, opts ...grpc.CallOption) (*RebuildDirectoryResponse, error)
 	// LeaveFleet removes this pair from the fleet. `fleet.pair` must then be removed from the settings of its nodes:
-	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
-	// has queues and is not the last pair, if another pair has its name, or if a move from or to the pair has not
-	// ended; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
+	// otherwise, the pair joins again when a node that was restarted since then is the active. Errors:
+	// ERROR_REASON_FLEET_STATE if the pair has queues and is not the last pair, if another pair has its name, or if a
+	// move from or to the pair has not ended; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(ctx context.Context, in *LeaveFleetRequest, opts ...grpc.CallOption) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
@@ -118,8 +118,8 @@ type FleetServiceClient interface {
 	// PullState returns the next part of the state of a fenced queue. Errors: ERROR_REASON_FLEET_STATE if the queue is not
 	// fenced under the epoch.
 	PullState(ctx context.Context, in *PullStateRequest, opts ...grpc.CallOption) (*PullStateResponse, error)
-	// PrepareFence writes the message IDs of queues to the page file, so that little remains to be written after the fence.
-	// It has no other effect. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	// PrepareFence writes a checkpoint if many message IDs of one of the queues are not in the page file yet, so that
+	// little remains to be written after the fence. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
 	PrepareFence(ctx context.Context, in *PrepareFenceRequest, opts ...grpc.CallOption) (*PrepareFenceResponse, error)
 	// FenceQueues fences the queues of a move: from then on, the source does not serve or change them. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND, ERROR_REASON_QUEUE_IN_USE, ERROR_REASON_FLEET_STATE.
@@ -389,9 +389,9 @@ type FleetServiceServer interface {
 	// its name; ERROR_REASON_DIRECTORY_UNAVAILABLE also if the directory belongs to another fleet.
 	RebuildDirectory(context.Context, *RebuildDirectoryRequest) (*RebuildDirectoryResponse, error)
 	// LeaveFleet removes this pair from the fleet. `fleet.pair` must then be removed from the settings of its nodes:
-	// otherwise, the pair joins again after the next restart or failover. Errors: ERROR_REASON_FLEET_STATE if the pair
-	// has queues and is not the last pair, if another pair has its name, or if a move from or to the pair has not
-	// ended; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
+	// otherwise, the pair joins again when a node that was restarted since then is the active. Errors:
+	// ERROR_REASON_FLEET_STATE if the pair has queues and is not the last pair, if another pair has its name, or if a
+	// move from or to the pair has not ended; ERROR_REASON_DIRECTORY_UNAVAILABLE; ERROR_REASON_OUTCOME_UNKNOWN.
 	LeaveFleet(context.Context, *LeaveFleetRequest) (*LeaveFleetResponse, error)
 	// ForgetPair removes another pair that is lost permanently from the directory, with its queue names. The pair must not
 	// be started again: it could serve queues with names that other pairs own by then. It cannot join the fleet again.
@@ -426,8 +426,8 @@ type FleetServiceServer interface {
 	// PullState returns the next part of the state of a fenced queue. Errors: ERROR_REASON_FLEET_STATE if the queue is not
 	// fenced under the epoch.
 	PullState(context.Context, *PullStateRequest) (*PullStateResponse, error)
-	// PrepareFence writes the message IDs of queues to the page file, so that little remains to be written after the fence.
-	// It has no other effect. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
+	// PrepareFence writes a checkpoint if many message IDs of one of the queues are not in the page file yet, so that
+	// little remains to be written after the fence. Errors: ERROR_REASON_QUEUE_NOT_FOUND.
 	PrepareFence(context.Context, *PrepareFenceRequest) (*PrepareFenceResponse, error)
 	// FenceQueues fences the queues of a move: from then on, the source does not serve or change them. Errors:
 	// ERROR_REASON_QUEUE_NOT_FOUND, ERROR_REASON_QUEUE_IN_USE, ERROR_REASON_FLEET_STATE.

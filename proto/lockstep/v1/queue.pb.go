@@ -2790,9 +2790,10 @@ type ConsumeResponse struct {
 	Waiting []*SequenceRange `protobuf:"bytes,7,rep,name=waiting,proto3" json:"waiting,omitempty"`
 	// Messages of an earlier `waiting` that have been moved or removed from the subscription since then.
 	Moved []*SequenceRange `protobuf:"bytes,8,rep,name=moved,proto3" json:"moved,omitempty"`
-	// Messages with an expired acknowledgement deadline. They are no longer in flight to this consumer: the delivery is
-	// counted, and they are redelivered to any consumer. The node delivers no further message to this consumer until its
-	// next request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
+	// Messages with an expired acknowledgement deadline. If another consumer of an exclusive queue becomes active as a
+	// result, also the other messages in flight. They are no longer in flight to this consumer: the delivery is counted,
+	// and they are redelivered to any consumer. The node delivers no further message to this consumer until its next
+	// request; an empty request is sufficient. Sent before a redelivery of the messages to this consumer.
 	Expired []*SequenceRange `protobuf:"bytes,9,rep,name=expired,proto3" json:"expired,omitempty"`
 	// Acks and rejects that had no effect. Sent before `confirmed` of their request. All other acks and rejects of
 	// the request are applied.

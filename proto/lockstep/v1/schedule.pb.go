@@ -35,7 +35,7 @@ type MissedOccurrences int32
 const (
 	// Same as MISSED_OCCURRENCES_ONCE.
 	MissedOccurrences_MISSED_OCCURRENCES_UNSPECIFIED MissedOccurrences = 0
-	// Publish nothing for missed occurrences, including those that were refused for a minute.
+	// Publish nothing for missed occurrences. An occurrence that the queue refuses is retried for one minute only.
 	MissedOccurrences_MISSED_OCCURRENCES_SKIP MissedOccurrences = 1
 	// Publish one message, for the last missed occurrence.
 	MissedOccurrences_MISSED_OCCURRENCES_ONCE MissedOccurrences = 2
