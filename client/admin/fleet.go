@@ -119,9 +119,9 @@ func (n *Node) MoveQueues(ctx context.Context, queues []string, group string) (*
 	return resp, n.failChange(ctx, "move queues", err)
 }
 
-// References returns the names of the queues to which the queue refers: the dead-letter queues that are set on the queue
-// and its subscriptions, and the targets of its forwards. [Node.MoveQueues] requires that they are part of the same
-// move. Dead-letter queues that policies set are not included.
+// References returns the names of the queues to which the queue refers: the dead-letter queues that are set on the
+// queue and its subscriptions, and the targets of its forwards. [Node.MoveQueues] requires that they are part of the
+// same move. Dead-letter queues that policies set are not included.
 func (q *Queue) References() (names []string) {
 	if to := q.Own.Config.DeadLetter; to != "" {
 		names = append(names, to)

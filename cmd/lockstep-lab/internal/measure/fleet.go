@@ -83,7 +83,7 @@ type FleetResult struct {
 	// means none.
 	Ratio float64 `json:"derived_ratio"`
 	Goal  float64 `json:"derived_ratio_goal,omitempty"`
-	// Median is set for the round with the median Ratio. RatioMin and RatioMax have ended all rounds, and set only there.
+	// Median is set for the round with the median Ratio. RatioMin and RatioMax are of all rounds, and set only there.
 	Median   bool    `json:"median,omitempty"`
 	RatioMin float64 `json:"derived_ratio_min,omitempty"`
 	RatioMax float64 `json:"derived_ratio_max,omitempty"`

@@ -78,10 +78,10 @@ func addFailures(failed map[string]failure, moves []*pb.FleetMove, pair string) 
 	}
 }
 
-// batch returns up to n sets of groups for moves, and the groups that cannot be moved. Queues that depend on each other,
-// or have the same placement group, are in the same group. Groups are combined up to 50 queues. After the cancellation
-// of a move, its groups are moved separately, after the others, so that a group that cannot be moved does not prevent
-// the moves of the others. Groups with queues that are moving are omitted.
+// batch returns up to n sets of groups for moves, and the groups that cannot be moved. Queues that depend on each
+// other, or have the same placement group, are in the same group. Groups are combined up to 50 queues. After the
+// cancellation of a move, its groups are moved separately, after the others, so that a group that cannot be moved does
+// not prevent the moves of the others. Groups with queues that are moving are omitted.
 func batch(
 	queues []queueLinks, moving map[string]bool, failed map[string]failure, n int,
 ) (batches [][][]string, left []v1alpha1.BlockedQueues) {
