@@ -141,7 +141,7 @@ func sentenceText(text string) string {
 	case has("deadline exceeded"), has("i/o timeout"):
 		return "timeout while waiting for the node"
 	case has("context canceled"):
-		return "the request was cancelled"
+		return "the request was canceled"
 	case has("larger than max"):
 		return "message too large for one request"
 	case strings.HasPrefix(text, "unknown "):

@@ -161,7 +161,7 @@ func planSteps(p *pb.Plan, name func(string) string, work string, nodes []*nodeV
 			if p.GetState() == pb.PlanState_PLAN_STATE_FAILED {
 				s.State = label{"failed", "bad"}
 			} else if p.GetState() == pb.PlanState_PLAN_STATE_CANCELLED {
-				s.State = label{"cancelled", "warn"}
+				s.State = label{"canceled", "warn"}
 			}
 		}
 		steps = append(steps, s)

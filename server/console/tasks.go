@@ -22,7 +22,7 @@ const (
 )
 
 // tasks contains the operations started on a page that can take longer than a request, such as scans, backups and jobs.
-// They continue when the page is closed. They are cancelled when the node stops, and after taskTime.
+// They continue when the page is closed. They are canceled when the node stops, and after taskTime.
 type tasks struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // ends all tasks
@@ -139,7 +139,7 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 				f = failure{Title: "The backup cannot be restored", Text: bad.problem}
 			}
 			if errors.Is(life.Err(), context.Canceled) {
-				f = failure{Title: "Cancelled", Text: cmp.Or(one.Partial, "Nothing was changed.")}
+				f = failure{Title: "Canceled", Text: cmp.Or(one.Partial, "Nothing was changed.")}
 			}
 			one.Failure = &f
 		}

@@ -85,7 +85,7 @@ func TestUnlimited(t *testing.T) {
 	require.False(t, l.take("b"))
 }
 
-// When its context is cancelled, Run calls the function that ends long-running requests. It waits for requests in
+// When its context is canceled, Run calls the function that ends long-running requests. It waits for requests in
 // progress and returns.
 func TestRunCompletesRequests(t *testing.T) {
 	begun, release := make(chan struct{}), make(chan struct{})

@@ -188,7 +188,7 @@ func testCancelRewrite(t *testing.T) {
 	require.Equal(t, uint32(2048), b.pageSize())
 	p.nodes[0].publish("q", "one more")
 	p.same()
-	require.Eventually(t, func() bool { // the files of the cancelled rewrite are removed in the background
+	require.Eventually(t, func() bool { // the files of the canceled rewrite are removed in the background
 		_, _, err = b.rewrite(&pb.RewriteRequest{PageSize: 8192})
 		return err == nil
 	}, testTimeout, 10*time.Millisecond)
@@ -295,9 +295,9 @@ func testCancelPlan(t *testing.T) {
 		&pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: 8192})
 	require.NoError(t, err)
 	<-reached
-	cancelled, err := b.maintenance.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
+	canceled, err := b.maintenance.CancelPlan(t.Context(), &pb.CancelPlanRequest{})
 	require.NoError(t, err)
-	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, cancelled.GetPlan().GetState())
+	require.Equal(t, pb.PlanState_PLAN_STATE_CANCELLED, canceled.GetPlan().GetState())
 	require.Eventually(t, func() bool { return b.status().GetMaintenance() == nil }, testTimeout, 5*time.Millisecond)
 	p.barriers[1].release()
 	require.Equal(t, uint32(2048), b.pageSize())

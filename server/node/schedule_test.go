@@ -277,7 +277,7 @@ func testInvalidSchedules(t *testing.T) {
 	n.putSchedule(valid(func(s *pb.Schedule) { s.Name, s.Queue = "s0", "other" }))
 }
 
-// A delayed message can be cancelled by its sequence, even after a failover.
+// A delayed message can be canceled by its sequence, even after a failover.
 func TestCancelDelayedMessage(t *testing.T) { simulated(t, testCancelDelayedMessage) }
 
 func testCancelDelayedMessage(t *testing.T) {

@@ -337,7 +337,7 @@ func TestSlowServer(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 	sets, err := backup.List(t.Context(), store)
 	require.NoError(t, err)
-	require.Len(t, sets, 1, "a cancelled backup must leave no objects")
+	require.Len(t, sets, 1, "a canceled backup must leave no objects")
 }
 
 // An archiver starts and stops while its server is down, and archives the missing log when the server is back.

@@ -39,7 +39,7 @@ type Link struct {
 	services map[string]*service // immutable after the first call
 	running  sync.WaitGroup      // handlers in progress
 
-	ctx    context.Context //nolint:containedctx // ends when calls in progress are cancelled
+	ctx    context.Context //nolint:containedctx // ends when calls in progress are canceled
 	cancel context.CancelFunc
 
 	mu      sync.Mutex // guards the fields below

@@ -21,7 +21,7 @@ import (
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 
 // beginLarge waits until a large request may be executed and memory is available. The caller must call done after
-// the request has been executed or cancelled.
+// the request has been executed or canceled.
 func (s *Service) beginLarge(ctx context.Context, bytes int) (done func(), err error) {
 	over := admission.IncomingFromContext(ctx).Blocked()
 	defer over()

@@ -59,7 +59,7 @@ const (
 	TooMany                         // too many recent connections of the address have made no call
 	HandshakeTimedOut               // no call passed the auth interceptor within limits.handshake-timeout
 	Unauthenticated                 // too many calls had invalid credentials, and no call was admitted
-	Flood                           // too many cancelled calls, empty frames, SETTINGS frames or pings
+	Flood                           // too many canceled calls, empty frames, SETTINGS frames or pings
 	Evicted                         // closed early to free a slot for another connection
 	Handshakes                      // limits.handshakes connections have no admitted call yet
 	ExcessiveMemory                 // the client has sent too much data that could not be processed
@@ -413,7 +413,7 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 		"another protocol, invalid credentials, or unused connections",
 	Unauthenticated: "connections closed: too many calls with invalid or expired credentials, and none " +
 		"with valid ones",
-	Flood: "connections closed: too many cancelled calls, empty frames, HTTP/2 SETTINGS frames or pings",
+	Flood: "connections closed: too many canceled calls, empty frames, HTTP/2 SETTINGS frames or pings",
 	Handshakes: "connections refused: limits.handshakes reached; too many connections without a call; raise it if " +
 		"many clients connect concurrently",
 	ExcessiveMemory: "connections closed: clients sent too much data that could not be processed, such as " +

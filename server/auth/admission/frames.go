@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// gRPC limits the concurrent calls, the header size and the ping rate of a connection. This file limits cancelled
+// gRPC limits the concurrent calls, the header size and the ping rate of a connection. This file limits canceled
 // calls (CVE-2023-44487), empty frames, and SETTINGS, PRIORITY and extension frames.
 
 const (
@@ -30,12 +30,12 @@ const (
 	flagEndStream   = 1
 	flagEndHeaders  = 4
 
-	// Limit of cancelled calls. The burst permits a client to cancel many calls together. Empty frames that do not end a
+	// Limit of canceled calls. The burst permits a client to cancel many calls together. Empty frames that do not end a
 	// stream also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
-	// The first resetsFree cancelled calls are not delayed. Each further call delays the next read of the connection,
-	// which limits the CPU time for starting and cancelling calls. longestPause is the maximum delay of one read.
+	// The first resetsFree canceled calls are not delayed. Each further call delays the next read of the connection,
+	// which limits the CPU time for starting and canceling calls. longestPause is the maximum delay of one read.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
 	longestPause = time.Second
@@ -47,7 +47,7 @@ const (
 	floodFraction = 8
 )
 
-var errFlood = errors.New("too many cancelled calls, SETTINGS frames or empty frames")
+var errFlood = errors.New("too many canceled calls, SETTINGS frames or empty frames")
 
 // bucket is a token bucket.
 type bucket struct {

@@ -79,7 +79,7 @@ type Incoming struct {
 	bytes    int64
 	working  int64 // size of the request that the node is processing, included in bytes
 	running  bool  // the handler is running
-	over     bool  // the call was cancelled or answered, so further data is not counted
+	over     bool  // the call was canceled or answered, so further data is not counted
 	released bool
 }
 
@@ -229,7 +229,7 @@ func (c *Conn) arrived(call uint32, bytes int) {
 	}
 }
 
-// callEnded records that the client or the node has cancelled the call, or that the node has responded.
+// callEnded records that the client or the node has canceled the call, or that the node has responded.
 func (c *Conn) callEnded(call uint32) {
 	c.unprocessed.mu.Lock()
 	defer c.unprocessed.mu.Unlock()

@@ -196,7 +196,7 @@ func testUnprocessedBytesAreCounted(t *testing.T) {
 	unprocessed(0)
 }
 
-// The data of cancelled calls and of closed connections does not count.
+// The data of canceled calls and of closed connections does not count.
 func TestUnprocessedBytesOfCancelledCalls(t *testing.T) {
 	synctest.Test(t, testUnprocessedBytesOfCancelledCalls)
 }

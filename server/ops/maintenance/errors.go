@@ -13,8 +13,8 @@ var (
 	// ErrBusy is matched by a *BusyError, which is returned while another operation is running.
 	ErrBusy = errors.New("another maintenance operation is running on this node")
 	ErrRole = errors.New("not possible in this node's role")
-	// ErrRoleChanged is returned by a rewrite that a role change cancelled. The page file is unchanged.
-	ErrRoleChanged  = errors.New("rewrite cancelled by a role change; page.db is unchanged")
+	// ErrRoleChanged is returned by a rewrite that a role change canceled. The page file is unchanged.
+	ErrRoleChanged  = errors.New("rewrite canceled by a role change; page.db is unchanged")
 	ErrNoBackupPath = errors.New("no backup location")
 	ErrNoArchive    = errors.New("no log archive")
 )

@@ -74,7 +74,7 @@ func testCompactRunEndsWithItsPlan(t *testing.T) {
 	}
 	require.Eventually(t, func() bool { return find().Outcome != RunRunning }, testTimeout, time.Millisecond)
 	require.Equal(t, RunFailed, find().Outcome)
-	require.Contains(t, find().Detail, "cancelled")
+	require.Contains(t, find().Detail, "canceled")
 }
 
 // An unfinished plan that was restored from a backup is not continued.
@@ -91,7 +91,7 @@ func testPlanOfAnotherPair(t *testing.T) {
 	plan := p.planIs(m, PlanCancelled)
 	require.Contains(t, plan.Reason, "another pair")
 	_, err = m.StartPlan(t.Context(), PlanCompact, 0, false)
-	require.NoError(t, err, "the cancelled plan does not block a new one")
+	require.NoError(t, err, "the canceled plan does not block a new one")
 	p.planIs(m, PlanDone)
 }
 

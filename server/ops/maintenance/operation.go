@@ -142,7 +142,7 @@ const cancelRewriteTimeout = time.Second
 
 // CancelRewrite cancels a running rewrite and the contexts of holding, and prevents new rewrites until Following is
 // called. It returns when the rewrite has ended and the store can apply transactions again, usually after milliseconds.
-// If the installation of the new file has already begun, that rewrite is completed instead of cancelled.
+// If the installation of the new file has already begun, that rewrite is completed instead of canceled.
 func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false
@@ -168,6 +168,6 @@ func (m *Manager) CancelRewrite() {
 	if !errors.Is(op.err, ErrRoleChanged) {
 		return // the rewrite ended before it was canceled, or could no longer be canceled
 	}
-	m.log.Warn("rewrite of page.db cancelled for a role change",
+	m.log.Warn("rewrite of page.db canceled for a role change",
 		zap.Duration("waited", time.Since(start)))
 }

@@ -110,7 +110,7 @@ func (m *Manager) backupProgress(op *operation) func(checkpoint.Progress) {
 
 // Rewrite rewrites this node's page file. It returns ErrRole unless the node follows an active, or is a standalone node
 // that is starting. A dry run is permitted in all roles. Rewrite returns ErrBusy while another operation runs, and
-// ErrRoleChanged if a role change cancelled the rewrite. rewrite.ErrNoSpace means that the free disk space is too
+// ErrRoleChanged if a role change canceled the rewrite. rewrite.ErrNoSpace means that the free disk space is too
 // small. index.ErrDataLoss reports a message that cannot be read. After these errors, the page file is unchanged. If
 // the completed step cannot be recorded, Rewrite returns an error although the page file was rewritten.
 func (m *Manager) Rewrite(

@@ -95,7 +95,7 @@ func replaced(done failover.Member, stores []failover.Member) bool {
 	return slices.ContainsFunc(stores, func(s failover.Member) bool { return s.Node == done.Node && s != done })
 }
 
-var errPlanEnded = errors.New("plan was cancelled")
+var errPlanEnded = errors.New("plan was canceled")
 
 // Plan returns the last plan as applied on this node. It returns nil if no plan was started.
 func (m *Manager) Plan() (*Plan, error) {
@@ -189,14 +189,14 @@ func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, sw
 	return &p, nil
 }
 
-// CancelPlan ends the plan. A running rewrite is cancelled. A switchover in progress is completed. CancelPlan
+// CancelPlan ends the plan. A running rewrite is canceled. A switchover in progress is completed. CancelPlan
 // must be called on the active. It returns ErrNoPlan if no plan is running.
 func (m *Manager) CancelPlan(ctx context.Context) (*Plan, error) {
 	p, err := change(ctx, m, keyPlan, func(p *Plan) error {
 		if p.ID == "" || p.State.Ended() {
 			return ErrNoPlan
 		}
-		p.end(PlanCancelled, fmt.Sprintf("cancelled while %s; %d of %d nodes done", p.State, len(p.Done),
+		p.end(PlanCancelled, fmt.Sprintf("canceled while %s; %d of %d nodes done", p.State, len(p.Done),
 			pairSize), m.o.Now())
 		return nil
 	})

@@ -77,7 +77,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 // the record. Each function computes the digest of one node. AtCommonRecord commits small transactions until the log
 // reaches the record. It returns the LSN of the record. If the log passes the record too early (store.ErrPast), it
 // selects a record farther ahead. It returns ErrTooFast after verifyAttempts attempts. If one function fails, the
-// context of the other function is cancelled.
+// context of the other function is canceled.
 func (m *Manager) AtCommonRecord(
 	ctx context.Context, here, there func(ctx context.Context, at uint64) error,
 ) (at uint64, err error) {

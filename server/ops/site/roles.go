@@ -310,7 +310,7 @@ func (c *effects) end(role queue.SiteRole) (n uint64, last lsn.Position) {
 }
 
 // Takeover makes this replica the primary after it has applied the record that stopped the old primary. It fails if
-// the old primary has cancelled the stop.
+// the old primary has canceled the stop.
 func (m *Manager) Takeover(ctx context.Context, req *pb.TakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -378,7 +378,7 @@ func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 }
 
 // CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns the state of this
-// site. The refusal is committed before the response. Otherwise, a delayed request of the cancelled takeover could
+// site. The refusal is committed before the response. Otherwise, a delayed request of the canceled takeover could
 // reach a new active of this pair before that active has received the resume of the primary, and would be accepted.
 func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()

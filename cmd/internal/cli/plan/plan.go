@@ -134,14 +134,14 @@ func Run(ctx context.Context, env *cli.Env, c *client.Client, req *pb.StartPlanR
 func cancelAndFollow(ctx context.Context, env *cli.Env, c *client.Client, p *pb.Plan) (*pb.Plan, error) {
 	fmt.Fprintln(env.Stderr, "Canceling the plan at the next safe point; press Ctrl-C again to exit immediately.")
 	bounded, cancel := context.WithTimeout(ctx, env.Timeout)
-	cancelled, err := admin.New(c).CancelPlan(bounded)
+	canceled, err := admin.New(c).CancelPlan(bounded)
 	cancel()
 	switch {
 	case errors.Is(err, admin.ErrNoPlan): // the plan has ended in the meantime
 	case err != nil:
 		return p, err
 	default:
-		p = cancelled
+		p = canceled
 	}
 	if admin.PlanEnded(p) {
 		return p, nil

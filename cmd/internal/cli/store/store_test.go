@@ -172,7 +172,7 @@ func backups(t *testing.T, c clitest.CLI) {
 // The first Ctrl-C cancels the plan, and the command waits for the cancellation.
 func TestInterruptCancelsPlan(t *testing.T) {
 	settings := harness.SmallNodes()
-	settings["maintenance.rewrite-rate"] = "64KiB" // takes minutes unless it is cancelled
+	settings["maintenance.rewrite-rate"] = "64KiB" // takes minutes unless it is canceled
 	_, c := clitest.StartNodesWith(t, false, settings)
 	clitest.FillForScan(t, c, 2000)
 	ctx, interrupt := context.WithTimeout(t.Context(), 60*time.Second)

@@ -53,7 +53,7 @@ func TestLoad(t *testing.T) {
 	}
 }
 
-// Load ends when its context is cancelled. It returns an error when a relay stops.
+// Load ends when its context is canceled. It returns an error when a relay stops.
 func TestLoadEnds(t *testing.T) {
 	for _, transport := range []Transport{GRPC, TCP} {
 		address := relays(t, transport, "")

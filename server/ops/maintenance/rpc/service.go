@@ -82,7 +82,7 @@ func pass[Req, Resp any](
 }
 
 // stream runs an operation and passes its progress to send at most once per progressInterval. If send fails, the
-// operation is cancelled.
+// operation is canceled.
 func stream[R any](
 	ctx context.Context, run func(ctx context.Context, progress func(checkpoint.Progress)) (R, error),
 	send func(*pb.Progress) error,
