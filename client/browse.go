@@ -13,7 +13,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// BrowseOptions configures [Client.Browse]. The zero value reads all stored messages.
+// BrowseOptions configures [Client.Browse]. The zero value selects all messages of the queue.
 type BrowseOptions struct {
 	// Subscription, if not empty, restricts the result to messages that this subscription has not acknowledged.
 	Subscription string

@@ -26,7 +26,7 @@ type Client struct {
 	stop       context.CancelFunc
 	start      func(*locator) // starts the goroutine of a locator
 	joined     sync.WaitGroup // goroutines of the locators, producers and consumers
-	producer   *Producer      // used by Publish
+	producer   *Producer      // used by Publish and PublishBatch
 
 	mu     sync.Mutex // guards the fields below
 	closed bool
@@ -36,8 +36,8 @@ type Client struct {
 type stopper interface{ Close() error }
 
 // Open creates a client for the nodes in a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It does
-// not wait for a node; calls wait for an active node until their context ends. Canceling ctx does not affect the
-// client. Errors include [ErrInvalid].
+// not wait for a node. Calls wait for an active node until their context ends, unless [Options.FailFast] applies.
+// Canceling ctx does not affect the client. Errors include [ErrInvalid].
 func Open(ctx context.Context, url string) (*Client, error) {
 	o, err := ParseURL(url)
 	if err != nil {
@@ -144,9 +144,9 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 }
 
 // do calls fn with the connection of the active node of a pair, and follows NOT_OWNER to other pairs. It repeats the
-// call after temporary errors, until fn succeeds, a node returns a permanent error, ctx ends, or the client is
-// closed. It records attempts without a response in d. While the outcome is unknown, every error matches
-// ErrOutcomeUnknown.
+// call after temporary errors, until fn succeeds, a node returns a permanent error, d does not allow another attempt,
+// ctx ends, or the client is closed. It records attempts without a response in d. While the outcome is unknown, every
+// error matches ErrOutcomeUnknown.
 func (c *Client) do(
 	ctx context.Context, op string, at *pairConn, d *attempts, fn func(context.Context, *grpc.ClientConn) error,
 ) error {

@@ -85,11 +85,11 @@ type Consumer struct {
 	reject      []uint64      // likewise
 	extend      []uint64      // likewise
 	empty       bool          // send a request even if it is empty
-	number      uint64        // number of the last request with answers
+	number      uint64        // number of the last request with answers or extensions
 	unconfirmed fifo[batch]
 	way         path   // its pair is the one that the consumer is or will be attached to
 	answered    uint64 // answers and extensions requested by the application
-	settled     uint64 // how many of these, in the order of the calls, are committed
+	settled     uint64 // how many of these, in the order of the calls, are committed or discarded
 	waiting     int    // pending calls of Flush, which raise the limit of requests in flight
 	streaming   bool   // a stream is attached or being attached
 	leaving     bool   // Close was called

@@ -28,7 +28,7 @@ func (m *groupMember) consumerID() string {
 // consumerGroup contains the consumers of the partitions of a queue. They share the channel avail.
 type consumerGroup struct {
 	members []*Consumer
-	turn    atomic.Uint32 // rotates the order in which they are polled
+	turn    atomic.Uint32 // rotates the order in which the members are polled
 }
 
 func (c *Client) consumePartitions(
@@ -69,7 +69,7 @@ func (g *consumerGroup) poll() (d *Delivery, more bool, err error) {
 	return nil, false, nil
 }
 
-// each calls fn for all consumers concurrently.
+// each calls fn for all members concurrently, and waits for these calls.
 func (g *consumerGroup) each(fn func(*Consumer)) {
 	var running sync.WaitGroup
 	for _, co := range g.members {

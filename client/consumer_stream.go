@@ -21,7 +21,7 @@ import (
 const (
 	// maxConfirms replaces eagerConfirms while Flush waits.
 	maxConfirms = 64
-	// fullAcks is the number of pending answers that are sent regardless of the number of requests in flight.
+	// fullAcks is the number of pending answers from which they are sent regardless of the number of requests in flight.
 	fullAcks = 1024
 	// maxAcks limits the acks, the nacks, the rejects and the extensions of one request: a node accepts 10,000 ranges of
 	// each.
@@ -417,7 +417,7 @@ func (co *Consumer) known(seq uint64) bool {
 	return true
 }
 
-// settle records that the first n answers are committed. mu is held.
+// settle records that the first n answers are committed or discarded, so that Flush does not wait for them. mu is held.
 func (co *Consumer) settle(n uint64) {
 	if n > co.settled {
 		co.settled = n

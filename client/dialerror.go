@@ -23,7 +23,7 @@ type dialError struct {
 	// final means that a retry fails in the same way until something changes: nothing listens, the name does not exist, or
 	// the server uses other TLS settings or another protocol.
 	final bool
-	// accepted means that a process accepted the connection, which is unusable.
+	// accepted means that a process accepted the connection and closed it, or does not accept the protocol of the client.
 	accepted bool
 }
 
@@ -112,8 +112,8 @@ func (l *locator) unreachable() bool {
 }
 
 // learn adds the addresses of the other site, unless Options.AnySite is set. If no known node is active, it also adds
-// the active node that a standby reports. It does nothing until each known node has reported its role or is
-// unreachable, because a reported address may be an alias of a known node. mu is held.
+// the active node that a standby reports. It does nothing with Options.FixedAddresses, nor until each known node has
+// reported its role or is unreachable: a reported address may be an alias of a known node. mu is held.
 func (l *locator) learn() {
 	if l.opts.FixedAddresses {
 		return

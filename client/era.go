@@ -28,7 +28,8 @@ func (e *era) endsAt(t *target) bool {
 	return t.lossy > e.epoch || other
 }
 
-// enter discards all deliveries if the target belongs to a later era than the last target. mu is held.
+// enter makes t the last target. If it belongs to a later era than the previous one, enter discards all deliveries. mu
+// is held.
 func (co *Consumer) enter(t *target) {
 	if co.era.endsAt(t) {
 		co.endEraLocked()

@@ -110,7 +110,8 @@ func (e *Error) Partitioned() (queue string, count int) {
 // removed reports whether the pair of the node was removed from its fleet as lost.
 func (e *Error) removed() bool { return e.notActive.GetRole() == "REMOVED" }
 
-// ended reports whether a process accepted the connection, and it ended without a response or is unusable.
+// ended reports whether a process accepted the connection, but the connection ended without a response or cannot be
+// used.
 func (e *Error) ended() bool {
 	return e.accepted || !e.unreached && e.Code == codes.Unavailable && e.Reason == ""
 }

@@ -101,8 +101,8 @@ func (id *identity) take(pair *pairConn, s *sequencer) {
 
 func (id *identity) OutcomeUnknown() bool { return id.attempts.unknown }
 
-// moveTo replaces the producer identity with one of a pair. No attempt under the current identity was or will be
-// committed.
+// moveTo replaces the producer identity with one of a pair. The caller ensures that no attempt under the current
+// identity was or will be committed.
 func (id *identity) moveTo(pair *pairConn) {
 	id.pair.returnSequencer(id.sequencer)
 	id.take(pair, pair.takeSequencer())

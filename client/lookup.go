@@ -17,8 +17,8 @@ import (
 // active node therefore asks the home pair for the owner of its queue periodically.
 
 // lookupProbes is the number of probe intervals that an operation waits for an active node of another pair before it
-// asks the home pair, and between two such lookups. With default settings, this time is longer than a failover, so that
-// requests that were sent are retried when their pair is active again, instead of failing with an unknown outcome.
+// asks the home pair, and between two such lookups. With default settings, this time is usually longer than a failover.
+// Requests that were sent are then retried when their pair is active again, instead of failing with an unknown outcome.
 const lookupProbes = 5
 
 // errNoActive is returned by await if the caller must look up the owner of its queue.
@@ -45,7 +45,8 @@ func (c *Client) await(ctx context.Context, pair *pairConn, failFast bool) (*tar
 	return t, err
 }
 
-// lookupInterval is random, so that the lookups of many clients are distributed over time.
+// lookupInterval returns a random time of about lookupProbes probe intervals, so that the lookups of many clients are
+// distributed over time.
 func (c *Client) lookupInterval() time.Duration {
 	b := c.opts.newBackoff()
 	b.InitialInterval = lookupProbes * c.opts.ProbeInterval
@@ -53,9 +54,9 @@ func (c *Client) lookupInterval() time.Duration {
 	return b.NextBackOff()
 }
 
-// lookUp returns the owner of a queue, after the home pair has named it and its active node has confirmed it. It
-// returns nil if the owner is still the given pair, which has no active node, or if it is unknown. The error is not nil
-// if the queue is partitioned.
+// lookUp asks the home pair for the owner of a queue, and returns the owner after its active node has confirmed it. It
+// returns nil if the owner is still the pair lost, which has no active node, or if the owner cannot be determined. The
+// error is not nil if the queue is partitioned. lookUp also removes the pair lost from the cache of owners.
 func (c *Client) lookUp(ctx context.Context, lost *pairConn, queue string) (*pairConn, *Error) {
 	home := c.owners.home
 	if t, _ := home.locator.state(); t == nil {
@@ -124,7 +125,8 @@ func (co *Consumer) target(ctx context.Context) (*pairConn, *target, error) {
 	}
 }
 
-// lookUp looks up the owners of the queues with publishes in the pipeline, while its pair has no active node.
+// lookUp looks up the owners of the queues with publishes in the pipeline, while its pair has no active node. It sends
+// the publishes to a queue with another owner there.
 func (pl *pipeline) lookUp(ctx context.Context) {
 	for _, queue := range pl.queues() {
 		owner, partitioned := pl.client.lookUp(ctx, pl.pair, queue)
@@ -160,7 +162,8 @@ func (pl *pipeline) queues() (names []string) {
 }
 
 // leave sends the publishes to a queue to its new owner, or to its partitions. Requests that were sent may have been
-// committed by the pair of this pipeline, so they fail: only this pair could return their outcome. No stream is open.
+// committed by the pair of this pipeline, so they fail: only this pair could return their outcome. The caller ensures
+// that no stream is open.
 func (pl *pipeline) leave(queue string, owner *pairConn, partitioned *Error) {
 	p := pl.producer
 	pl.mu.Lock()

@@ -203,8 +203,8 @@ func (n *node) pollWhenAsked(ctx context.Context) {
 	}
 }
 
-// poll requests the status once. A node that does not respond in time is hung or partitioned: its connection is
-// replaced, which fails all pending calls on it.
+// poll requests the status once. If the node does not respond within ProbeInterval, poll replaces the connection, which
+// fails all pending calls on it.
 func (n *node) poll(ctx context.Context) {
 	asked := n.locator.observations(n)
 	if asked == 0 {

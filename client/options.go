@@ -26,7 +26,8 @@ type Options struct {
 	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
 	// was killed or that lost its role is detected without a probe.
 	ProbeInterval time.Duration
-	// RetryMin and RetryMax limit the time between two attempts. Defaults 2 ms and 50 ms.
+	// RetryMin and RetryMax limit the delay between two attempts of a call. Defaults 2 ms and 50 ms. Delays are random
+	// within 30 %, and longer if a node requests it.
 	RetryMin, RetryMax time.Duration
 	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection refused,
 	// unknown host name, TLS mismatch, or the port of another service. It applies only until a node has responded for the

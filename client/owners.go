@@ -116,7 +116,7 @@ func (o *owners) put(key string, value owner) {
 	o.entries[key] = value
 }
 
-// pair returns the connection to the pair that n names. mu is held.
+// pair returns the connection to the pair that n names, and opens it on first use. mu is held.
 //
 // A node never names its own pair. If from is the home pair, the named pair is therefore another one, although the
 // addresses of the client may contain nodes of both.
@@ -339,7 +339,8 @@ func circular(before, e *Error) *Error {
 	return &both
 }
 
-// giveUpAt returns the error of an operation that ends because of cause while it is sent to the pair.
+// giveUpAt returns the error of an operation that ends because of cause while it is sent to the pair. If the pair has
+// no active node, giveUpAt also removes it from the cache of owners.
 func (c *Client) giveUpAt(pair *pairConn, op string, cause, last error, unknown bool) error {
 	c.owners.unavailable(pair)
 	return pair.locator.giveUp(op, cause, last, unknown)

@@ -77,7 +77,8 @@ func (p *partitions) missing(name string) {
 	}
 }
 
-// splitPartition returns the partitioned queue and its number of partitions, for the name of a partition.
+// splitPartition returns the partitioned queue and its number of partitions, for the name of a partition. For any other
+// name, count is 0.
 func splitPartition(name string) (queue string, count int) {
 	queue, number, is := strings.Cut(name, link.PartitionSign)
 	if !is {
@@ -115,7 +116,7 @@ func newDivided(count int) *divided {
 	return &divided{count: count, sticky: rand.IntN(count), left: stickyMessages} //nolint:gosec // distribution only
 }
 
-// next returns the partition of messages without a group.
+// next returns the partition for the given number of messages without a group.
 func (d *divided) next(messages int) int {
 	if d.left <= 0 {
 		d.sticky, d.left = (d.sticky+1)%d.count, stickyMessages
@@ -151,7 +152,8 @@ func (p *Producer) addDivided(queue string, count int) *divided {
 	return d
 }
 
-// assign changes the queue of an entry to that of the partition of its messages.
+// assign changes the queue of an entry to that of the partition of its messages. It returns an error if they belong to
+// several partitions.
 func (d *divided) assign(e *Pending) error {
 	at := -1
 	if e.more != nil {

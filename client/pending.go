@@ -51,8 +51,8 @@ type outcome struct {
 // closed is the channel of an outcome that no caller waited for.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }() //nolint:gochecknoglobals // a constant
 
-// Done returns a channel that is closed when the publish is committed or has failed. Publishes that a Producer sends to
-// one pair complete in the order of the calls.
+// Done returns a channel that is closed when the publish is committed or has failed. Committed publishes of a Producer
+// to the same queue or partition complete in the order of the calls.
 func (p *Pending) Done() <-chan struct{} { return p.waiter().done }
 
 func (p *Pending) waiter() *outcome {

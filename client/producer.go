@@ -179,9 +179,10 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 }
 
 // PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls.
-// Each message is retried until a node accepts or rejects it, or the producer is closed. ctx limits only how long
-// PublishAsync waits for memory (MaxPendingBytes). The Pending also reports errors of the call itself, such as
-// [ErrInvalid]. After a series of messages, call [Producer.Flush], which reports their errors.
+// After temporary errors, the message is sent again, until a node accepts or rejects it, its outcome can no longer be
+// determined, or the producer is closed. ctx limits only how long PublishAsync waits for memory (MaxPendingBytes). The
+// Pending also reports errors of the call itself, such as [ErrInvalid]. After a series of messages, call
+// [Producer.Flush], which reports their errors.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *Pending {
 	e, err := p.enqueue(ctx, queue, []Message{m}, true)
 	if err != nil {
@@ -431,5 +432,5 @@ func receiptOf(r *Receipt, count, end uint32, duplicates []*pb.DuplicateMessage)
 	return own, duplicates
 }
 
-// errProtocol is returned when a node responds out of order, which is a bug in the node. A new stream recovers from it.
+// errProtocol describes a response out of order, which is a bug in the node. The client continues with a new stream.
 var errProtocol = errors.New("response out of order")

@@ -47,7 +47,7 @@ func (p *Producer) addRoute(queue string, pl *pipeline) *route {
 	return rt
 }
 
-// reset records that a request for the queue was committed.
+// reset discards the record of earlier refusals, such as after a commit or if the owner may have changed.
 func (rt *route) reset() {
 	rt.way.progress()
 	rt.retry, rt.last = nil, nil

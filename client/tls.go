@@ -9,8 +9,8 @@ import (
 )
 
 // TLSFiles names PEM files. The client checks the files when it makes a connection, at most once a second, and
-// reloads files that have changed, including changed symbolic links. Open connections are not affected. The zero
-// value disables TLS.
+// reloads files that have changed, including changed symbolic links. Open connections are not affected. Without a file
+// name, TLSFiles has no effect.
 type TLSFiles struct {
 	// CA is the file with the CA certificates that verify the nodes; if empty, the CAs of the system are used.
 	CA string

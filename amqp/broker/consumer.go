@@ -108,7 +108,8 @@ func (s *consumer) withdraw() {
 	}
 }
 
-// discard ends the consumer of a refused link. endIdle deletes its subscription if no other link uses it.
+// discard ends the consumer of a refused link. If no other link uses its volatile subscription, a later call of endIdle
+// deletes it.
 func (s *consumer) discard() {
 	s.cancel()
 	if s.leave != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// closeLimit is the maximum time for a client to respond to a close when the node stops or is no longer active.
+// closeLimit limits each wait while this node closes a connection, such as the wait for the client's close.
 const closeLimit = 300 * time.Millisecond
 
 // rolePollInterval is the interval of polls in addition to notifications: a node starts serving shortly after its role

@@ -443,8 +443,8 @@ func (p *pipeline) queueDeleted(r *request, f *failure) {
 	p.of.drop()
 }
 
-// onDemand schedules the creation of a missing queue. Requests sent after r are refused as well; all of these
-// requests are sent again in order. mu is held.
+// onDemand schedules the creation of a missing queue, and the retry of r. Requests for the queue that were sent after r
+// are usually refused as well; they are sent again in order. mu is held.
 func (p *pipeline) onDemand(r *request) {
 	for i := range r.entries {
 		r.entries[i].made = true

@@ -10,10 +10,10 @@ import (
 // maxRoutes limits the routes of a link.
 const maxRoutes = 10_000
 
-// route determines the pipeline for the messages of one queue in a link. It exists after a pair has refused a request
-// because it does not own the queue. While a route is moving, all messages for the queue wait until the previous
-// pipeline has no request for the queue in flight. They are then sent on the next pipeline, so their order is retained.
-// The fields are guarded by conn.mu.
+// route determines the pipeline for the messages of one queue in a link. It is created when a pair has refused a
+// request because it does not own the queue, or does not know the owner. While a route is moving, all messages for the
+// queue wait until the previous pipeline has no request for the queue in flight. They are then sent on the next
+// pipeline, so their order is retained. The fields are guarded by conn.mu.
 type route struct {
 	queue   string
 	pipe    *pipeline // pipeline of the messages that are not in refused or queued

@@ -111,7 +111,7 @@ func (t *transactions) end(s *session.Session) {
 	}
 }
 
-// acknowledges returns the messages of a consumer that open transactions acknowledge.
+// acknowledges returns the messages of a consumer that have an outcome in an open transaction.
 func (t *transactions) acknowledges(s *consumer) []*pb.SequenceRange {
 	var sequences []uint64
 	for _, one := range t.open {
@@ -268,7 +268,7 @@ func (c *conn) createMissing(ctx context.Context, publishes []*published) (creat
 }
 
 // commit commits a transaction. If a queue is missing, nothing was stored: commit creates it on demand and retries.
-// known is false if the outcome is unknown: the connection ends.
+// known is false if the outcome is unknown or this node is no longer active: the connection ends.
 func (c *conn) commit(t *transaction, at *pair, ops []*pb.Operation) (reason *wire.Error, known bool) {
 	ctx, cancel := context.WithTimeout(c.calls, commitLimit)
 	defer cancel()
@@ -290,8 +290,8 @@ func (c *conn) commit(t *transaction, at *pair, ops []*pb.Operation) (reason *wi
 	return f.ofTransaction(), true
 }
 
-// tryCommit commits a transaction, with retries, at the pair that owns its queues. If the outcome remains unknown,
-// known is false and the connection ends.
+// tryCommit commits a transaction, with retries, first at the given pair and then at the owner of its queues. If the
+// outcome remains unknown or this node is no longer active, known is false and the connection ends.
 func (c *conn) tryCommit(ctx context.Context, at *pair, ops []*pb.Operation) (refused *failure, known bool) {
 	way := path{at: at}
 	req := newCommit(ops)

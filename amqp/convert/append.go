@@ -86,8 +86,8 @@ func (h *header) append(b []byte) []byte {
 	return b
 }
 
-// remaining returns the remaining time to live in milliseconds. It is at least 1, because the message is being
-// delivered. The result is 0 if the message does not expire, or if the time exceeds the range of the header.
+// remaining returns the remaining time to live in milliseconds, at least 1. It returns 0 if the message does not
+// expire, or if the time exceeds the range of the header.
 func remaining(m *pb.Message, now time.Time) uint32 {
 	if m.GetExpiresAt() == nil {
 		return 0

@@ -208,7 +208,7 @@ func (d *decoded) applicationProperties(v value) error {
 	return nil
 }
 
-// typedProperties counts the application properties that become typed properties.
+// typedProperties returns the maximum number of application properties that become typed properties.
 func typedProperties(v value) (count int) {
 	for _, content := range v.pairs() {
 		_, is := content.boolean()
@@ -226,7 +226,8 @@ func (d *decoded) has(key string) bool {
 	return text || typed
 }
 
-// applicationProperty converts a property. Values without an equivalent type are stored in SectionsKey only.
+// applicationProperty converts a property. A value without an equivalent type, or with a key that is empty or too long,
+// is stored in SectionsKey only.
 func (d *decoded) applicationProperty(key string, v value) error {
 	switch {
 	case key == SectionsKey || key == ContainerKey:

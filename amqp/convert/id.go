@@ -10,7 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/amqp/wire"
 )
 
-// JMS prefixes of message IDs that are not strings beginning with "ID:" (AMQP JMS Mapping, 3.2.1.1).
+// Prefixes of converted message IDs and correlation IDs (AMQP JMS Mapping, 3.2.1.1).
 const (
 	idPrefix   = "ID:AMQP_"
 	idBinary   = idPrefix + "BINARY:"
@@ -24,7 +24,8 @@ func notAllowed(text string) error {
 	return &wire.Error{Condition: "amqp:not-allowed", Description: text}
 }
 
-// id converts a message ID or correlation ID to a string. A string is unchanged, unless it looks like a converted ID.
+// id converts a message ID or correlation ID to a string. A string is unchanged, unless it has the prefix of a converted
+// ID: it then gets the prefix idString.
 func (d *decoded) id(v value) string {
 	switch {
 	case v.isUlong():
@@ -46,7 +47,7 @@ func (d *decoded) id(v value) string {
 	return s
 }
 
-// appendID is the inverse of id.
+// appendID reverses id: it appends the ID with its original type. Without a valid prefix, it appends s as a string.
 func appendID(b []byte, s string) []byte {
 	kind, rest, _ := strings.Cut(s, ":")
 	if !strings.HasPrefix(s, idPrefix) || kind != "ID" {

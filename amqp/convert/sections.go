@@ -88,7 +88,8 @@ func isFooter(b []byte) bool {
 	return err == nil && code == wire.SectionFooter && len(rest) == 0
 }
 
-// next reads and validates the section at the beginning of b. A section of SectionsKey is sent without conversion.
+// next reads and validates the section at the beginning of b, because sections in SectionsKey are sent without
+// conversion.
 func next(b []byte) (code byte, v value, rest []byte, err error) {
 	code, content, err := descriptor(b)
 	if err != nil {

@@ -102,8 +102,8 @@ func width(code byte) (fixed, sized, counted int) {
 
 func isKnown(code byte) bool { return layouts[code].known }
 
-// skipShort skips a value of fixed length, or a short binary, string or symbol in ASCII; most values have one of these
-// forms. It returns false for all other values, for malformed ones, and for booleans of one byte.
+// skipShort skips a value of fixed length, a short binary, or a short string or symbol in ASCII; most values have one
+// of these forms. It returns false for all other values, for malformed ones, and for booleans of one byte.
 func skipShort(b []byte) (rest []byte, ok bool) {
 	if len(b) == 0 {
 		return nil, false

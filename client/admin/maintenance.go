@@ -28,8 +28,8 @@ type progressing[Result any] interface {
 	comparable
 }
 
-// follow calls a method that streams progress on this node, until the method returns a result. When ctx ends, the
-// operation is canceled without an effect.
+// follow calls a method that streams progress on this node, until the method returns a result. When ctx ends, the call
+// is canceled.
 func follow[Req, Resp any, Result comparable, P interface {
 	*Resp
 	progressing[Result]

@@ -81,7 +81,8 @@ func changeSchedule[Req any, Resp any, R interface {
 	})
 }
 
-// bySchedule calls fn for the pair that has a schedule.
+// bySchedule calls fn for the home pair. If the home pair does not have the schedule, it calls fn for the only other
+// pair that has it, unless atHome is set.
 func bySchedule[T any](
 	ctx context.Context, c *Client, name string, fn func(at link.Target) (T, error),
 ) (found T, err error) {

@@ -12,7 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// maxDigestBytes exceeds the size of the differences of the maximum number of queues.
+// maxDigestBytes limits the response of VerifySites. It exceeds the size of a response that lists the maximum number of
+// queues.
 const maxDigestBytes = 64 << 20
 
 func (n *Node) sites() pb.SiteServiceClient { return pb.NewSiteServiceClient(n.node.Conn()) }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package link provides package client/admin with the connections of a client.Client, and defines the errors of both
-// packages.
+// Package link provides package client/admin with the connections of a client.Client, and defines errors that both
+// packages use.
 package link
 
 import (
