@@ -24,8 +24,8 @@ func notAllowed(text string) error {
 	return &wire.Error{Condition: "amqp:not-allowed", Description: text}
 }
 
-// id converts a message ID or correlation ID to a string. A string is unchanged, unless it has the prefix of a converted
-// ID: it then gets the prefix idString.
+// id converts a message ID or correlation ID to a string. A string is unchanged, unless it has the prefix of a
+// converted ID: it then gets the prefix idString.
 func (d *decoded) id(v value) string {
 	switch {
 	case v.isUlong():

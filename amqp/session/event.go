@@ -4,7 +4,8 @@ package session
 
 import "github.com/lockstep-mq/lockstep/amqp/wire"
 
-// Event is an action of the peer: a pointer to one of the types below, valid until the next Receive.
+// Event reports an action of the peer, or the end of a link, a session or the connection. It is a pointer to one of the
+// types below, valid until the next Receive.
 type Event interface{ event() }
 
 type (

@@ -35,15 +35,16 @@ func AddToScheme(s *runtime.Scheme) error {
 
 // Types of conditions.
 const (
-	// ConditionReady: clients can use the pair, all pairs of the fleet, or the queue.
+	// ConditionReady reports that clients can use the pair, all pairs of the fleet, or the queue.
 	ConditionReady = "Ready"
-	// ConditionInSync: an active node has an in-sync standby, in each pair of a fleet.
+	// ConditionInSync reports that the active node has an in-sync standby, in each pair of a fleet.
 	ConditionInSync = "InSync"
-	// ConditionProgressing: the operator is changing objects, replacing pods or draining pairs.
+	// ConditionProgressing reports that the operator is changing objects, replacing pods or draining pairs.
 	ConditionProgressing = "Progressing"
-	// ConditionDegraded: a person must act, or a node is missing.
+	// ConditionDegraded reports a problem that may require a person, such as an invalid spec, missing credentials, or a
+	// pair that is not in sync although the operator is not changing it.
 	ConditionDegraded = "Degraded"
-	// ConditionVolumesResized: all volumes have the requested size.
+	// ConditionVolumesResized reports that all volumes of a pair have at least the requested size.
 	ConditionVolumesResized = "VolumesResized"
 )
 

@@ -57,7 +57,7 @@ func apply(ctx context.Context, c client.Client, owner, object client.Object) (i
 	return u.GetGeneration(), nil
 }
 
-// unlessGone returns an error of the read of a resource, or nil if the resource does not exist.
+// unlessGone wraps an error of the read of a resource. It returns nil if the resource does not exist.
 func unlessGone(err error) error {
 	if apierrors.IsNotFound(err) {
 		return nil
@@ -65,7 +65,7 @@ func unlessGone(err error) error {
 	return fmt.Errorf("read the resource: %w", err)
 }
 
-// withoutNull removes null values, such as unset timestamps, and the status of nested objects.
+// withoutNull removes null values, such as unset timestamps, and empty status objects, recursively.
 func withoutNull(value any) {
 	switch v := value.(type) {
 	case map[string]any:

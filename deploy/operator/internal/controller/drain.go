@@ -40,8 +40,8 @@ func wait(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{errWait}, args...)...)
 }
 
-// finalize executes one step of the removal of a pair from its fleet. After the last step, it permits the deletion of
-// the resource.
+// finalize executes one step of the removal of a pair from its fleet. After the last step, or if no drain is required,
+// it permits the deletion of the resource.
 func (r *PairReconciler) finalize(ctx context.Context, pair *v1alpha1.LockstepPair) (ctrl.Result, error) {
 	if !controllerutil.ContainsFinalizer(pair, drainFinalizer) {
 		return ctrl.Result{}, nil

@@ -246,7 +246,7 @@ func nextPair(old, changed []*v1alpha1.LockstepPair) *v1alpha1.LockstepPair {
 
 func unhealthy(p *v1alpha1.LockstepPair) bool { return !healthy(p) }
 
-// healthy reports whether a pair serves, is in sync, and has the spec of its last change.
+// healthy reports whether a pair serves and is in sync, and the operator has finished applying its spec.
 func healthy(p *v1alpha1.LockstepPair) bool {
 	c := p.Status.Conditions
 	return p.Status.ObservedGeneration == p.Generation && meta.IsStatusConditionTrue(c, v1alpha1.ConditionReady) &&

@@ -210,7 +210,7 @@ func (r *PairReconciler) apply(ctx context.Context, pair *v1alpha1.LockstepPair,
 	return err
 }
 
-// applySet keeps the templates of the volumes of an existing StatefulSet, which cannot be changed.
+// applySet applies a StatefulSet. It keeps the volume templates of an existing StatefulSet, which cannot be changed.
 func (r *PairReconciler) applySet(
 	ctx context.Context, pair *v1alpha1.LockstepPair, set *appsv1.StatefulSet,
 ) (int64, error) {

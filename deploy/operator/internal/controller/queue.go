@@ -89,7 +89,7 @@ func (r *QueueReconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl
 	return r.result(ctx, q, base, r.sync(ctx, q))
 }
 
-// result writes the status.
+// result writes the status, and schedules the next check.
 func (r *QueueReconciler) result(
 	ctx context.Context, q, base *v1alpha1.LockstepQueue, err error,
 ) (ctrl.Result, error) {

@@ -14,8 +14,8 @@ import (
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/objects"
 )
 
-// resize enlarges volumes that are smaller than the spec. The API server rejects the change if the storage class does
-// not permit it.
+// resize enlarges volumes that are smaller than the spec, and sets the condition VolumesResized. The API server rejects
+// the change if the storage class does not permit it.
 func (r *PairReconciler) resize(ctx context.Context, pair *v1alpha1.LockstepPair, o *observed) {
 	spec := o.p.Spec()
 	sizes := map[string]resource.Quantity{}
@@ -36,7 +36,7 @@ func (r *PairReconciler) resize(ctx context.Context, pair *v1alpha1.LockstepPair
 	r.condition(pair, v1alpha1.ConditionVolumesResized, reason == "Resized" || reason == "Larger", reason, message)
 }
 
-// resizeClaim returns an empty reason if the volume has the requested size.
+// resizeClaim enlarges a volume that is smaller than size. The reason is empty if the volume has the requested size.
 func (r *PairReconciler) resizeClaim(
 	ctx context.Context, pair *v1alpha1.LockstepPair, name string, size resource.Quantity,
 ) (reason, message string, _ error) {

@@ -47,8 +47,8 @@ type Conn struct {
 // Close closes the connection.
 func (c *Conn) Close() { _ = c.client.Close() }
 
-// Open returns a connection to a pair. Calls retry until their context ends. Errors: [ErrCredentials] if a Secret does
-// not exist or is malformed.
+// Open returns a connection to a pair. Calls retry until their context ends. Errors include [ErrCredentials] if a
+// Secret cannot be read or is malformed.
 func (d *Dialer) Open(ctx context.Context, pair *v1alpha1.LockstepPair) (*Conn, error) {
 	p := objects.New(pair)
 	return d.open(ctx, pair, p, p.Addresses())
@@ -154,7 +154,7 @@ func (c *Conn) Node(i int) (*admin.Node, error) {
 // ErrNoActive is returned if a pair has no active node.
 var ErrNoActive = errors.New("no active node")
 
-// Active returns the active node among the addresses. Errors: [ErrNoActive].
+// Active returns the node among the addresses that serves clients, in the highest term. Errors include [ErrNoActive].
 func (c *Conn) Active(ctx context.Context, addresses []string) (*admin.Node, error) {
 	var found *admin.Node
 	var term uint64

@@ -55,7 +55,7 @@ type Pair struct {
 	s v1alpha1.PairSpec // with defaults
 }
 
-// New returns the objects of a pair, with the defaults of the Helm chart.
+// New returns the Pair of a LockstepPair. It sets the defaults of the Helm chart in a copy of the spec.
 func New(o *v1alpha1.LockstepPair) *Pair { return &Pair{o: o, s: withDefaults(o.Spec)} }
 
 // Spec returns the spec with all defaults.
