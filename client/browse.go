@@ -120,7 +120,7 @@ func (b *browser) run(ctx context.Context) {
 	}
 }
 
-// stream opens one stream and reads it to its end. finished is true if the iteration has ended: the request is
+// stream opens one stream and reads it to its end. finished is true if the iteration has ended, because the request is
 // complete, a corrupt message was reported as an error, or the caller stopped the iteration.
 func (b *browser) stream(ctx context.Context, t *target) (finished bool, err error) {
 	ctx, done := t.bind(ctx)

@@ -14,9 +14,9 @@ import (
 )
 
 // Client manages the connections to a pair or to a standalone node, its home pair. It is safe for concurrent use; one
-// Client per process suffices. If the home pair belongs to a fleet, the client can use the queues of all pairs of the
-// fleet. It connects to another pair when a node returns the addresses of that pair, unless [Options.FixedAddresses]
-// is set.
+// Client per process suffices. With two sites, the home pair is that of the primary site, unless [Options.AnySite] is
+// set. If the home pair belongs to a fleet, the client can use the queues of all pairs of the fleet. It connects to
+// another pair when a node returns the addresses of that pair, unless [Options.FixedAddresses] is set.
 type Client struct {
 	opts    Options
 	locator *locator // of the home pair

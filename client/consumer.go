@@ -52,8 +52,8 @@ const (
 // consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost
 // nor acknowledged on the new primary are redelivered.
 //
-// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them. If one of the
-// partitions is deleted, Receive returns [ErrQueueNotFound].
+// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them, rounded up. If one
+// of the partitions is deleted, Receive returns [ErrQueueNotFound].
 type Consumer struct {
 	client       *Client
 	queue        string

@@ -47,13 +47,14 @@ var (
 	// ErrAlreadyExists is returned when a queue, subscription or token with the given name already exists, or when the
 	// XID of a transaction to prepare is in use or was used recently.
 	ErrAlreadyExists = errors.New("already exists")
-	// ErrLimit is returned when the request exceeds a limit of the queue, of the node or of this client.
+	// ErrLimit is returned when the request exceeds a limit or a quota.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrInvalid is returned when the request is invalid: a retry cannot succeed.
 	ErrInvalid = errors.New("invalid request")
 	// ErrFenced is returned when a producer with the same ID and a higher epoch has taken over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
-	// ErrTooOld is returned for a retry if the nodes no longer retain the result of the original request.
+	// ErrTooOld is returned if the nodes no longer retain the result of a retried request, or have evicted the state of
+	// its producer.
 	ErrTooOld = errors.New("retry is too old")
 	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
 	ErrRefused = errors.New("not allowed in the current state")

@@ -18,8 +18,8 @@ import (
 
 // locator tracks the nodes of a pair, or of the pairs of two sites, and which of them is active. Until it is closed,
 // only three events change the target: the status report of a node (observe), a lost connection (lost), and the report
-// that a pair was removed from its fleet (remove). Any other failed call only triggers a poll of the nodes (askNow), so
-// that an error of one call does not affect other calls.
+// that a pair was removed from its fleet (remove). Any other failed call only triggers a poll of the nodes (askNow),
+// so that an error of one call does not affect other calls.
 type locator struct {
 	opts    Options
 	newNode chan *node // added nodes, which run starts to watch

@@ -78,7 +78,7 @@ type Stored struct {
 	Sequence uint64
 	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
-	// DeliveryCount is the number of earlier deliveries that were not acknowledged.
+	// DeliveryCount is the number of earlier deliveries by the subscription that ended without an acknowledgement.
 	DeliveryCount uint32
 	// DeadLetter describes the origin of a message that was moved to a dead-letter queue; nil for other messages.
 	DeadLetter *DeadLetter

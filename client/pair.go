@@ -40,9 +40,9 @@ func (p *pairs) record(nodes []*node) {
 	maps.DeleteFunc(p.epochs, func(lineage string, _ uint64) bool { return !lineages[lineage] })
 }
 
-// usable reports whether the node can be the target. It cannot if another node of the pair has replaced it (deposed)
-// or, without AnySite, if the other site has replaced its pair (superseded) or the node belongs to no lineage but
-// another pair does (outside). mu is held.
+// usable reports whether the node can be the target. A node that another node of the pair has replaced (deposed) is not
+// usable. Without AnySite, neither is a node of a pair that the other site has replaced (superseded), nor a node that
+// belongs to no lineage although another pair does (outside). mu is held.
 func (l *locator) usable(n *node) bool {
 	return !l.pairs.deposed(n) && (l.opts.AnySite || !l.pairs.superseded(n) && !outside(n, l.nodes))
 }

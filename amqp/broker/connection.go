@@ -480,7 +480,7 @@ func (c *conn) sendOff(reason *wire.Error) {
 	c.signal()
 }
 
-// lost closes the connection with a redirect to the active node, if its address is known.
+// lost closes the connection, with a redirect if the address of the new active node becomes known within closeLimit.
 func (c *conn) lost(reason string) {
 	role := c.server.successor()
 	if role.Active {

@@ -69,8 +69,8 @@ func (s *Server) Defects() uint64 { return s.defects.Load() }
 // Close closes the listener. It is for callers that do not call Run.
 func (s *Server) Close() { _ = s.o.Listener.Close() }
 
-// Run serves until ctx ends, and then redirects the clients to the other node. If the listener fails permanently, Run
-// closes all connections and returns the error.
+// Run serves until ctx ends, and then closes all connections, with a redirect if the address of the active node is
+// known. If the listener fails permanently, Run closes all connections and returns the error.
 func (s *Server) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()

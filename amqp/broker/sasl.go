@@ -147,7 +147,8 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 	return "", false
 }
 
-// signIn authenticates the client, and stores the credentials for its calls.
+// signIn authenticates the client, and stores the credentials for its calls. It sets c.refused if the node refuses the
+// client for another reason.
 func (c *conn) signIn(token string) error {
 	if token != "" {
 		inner := c.as

@@ -221,7 +221,7 @@ func (s *consumer) usedElsewhere(ctx context.Context) bool {
 	})
 }
 
-// last removes the link from the subscription, and reports whether it was the last one.
+// last removes the link from the subscription, and reports whether it was the last one of this node.
 func (s *consumer) last() bool {
 	s.left.Do(func() { s.wasLast = s.leave() })
 	return s.wasLast
@@ -311,7 +311,8 @@ func (s *Server) notIdle(queue, name string) {
 	delete(s.idle, [2]string{queue, name})
 }
 
-// share counts a link of a volatile subscription. leave subtracts the link, and reports whether it was the last one.
+// share counts a link of a volatile subscription. leave subtracts the link, and reports whether it was the last one of
+// this node.
 func (s *Server) share(queue, name string) (leave func() bool) {
 	key := [2]string{queue, name}
 	s.mu.Lock()

@@ -27,7 +27,7 @@ type MoveOptions struct {
 
 // MoveResult is the result of [Client.MoveMessages] and [Client.MoveMatching].
 type MoveResult struct {
-	// Moved is the number of messages moved by the attempt that received a response.
+	// Moved is the number of messages that were moved, without those moved by an attempt without a response.
 	Moved uint64
 	// Skipped is the number of messages that were not moved. They were acknowledged, reserved by a prepared
 	// transaction, corrupt, or moved by an attempt without a response. If To is empty, Skipped includes messages that

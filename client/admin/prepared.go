@@ -72,7 +72,7 @@ func decide[Req any, Resp interface{ GetHeuristic() bool }](
 // PreparedTransaction is a transaction that is prepared and not yet decided.
 type PreparedTransaction struct {
 	XID string
-	// LSN is the LSN of the Prepare in the log of the store.
+	// LSN is the LSN of the Prepare, or, for a pair with sites, its logical number, which is equal at all sites.
 	LSN uint64
 	// PreparedAt is the time of the Prepare, by the clock of the active node.
 	PreparedAt time.Time

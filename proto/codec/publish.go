@@ -17,9 +17,9 @@ import (
 // larger request without allocations for all of its messages.
 const maxMessages = 10_001
 
-// fields calls fn for each field. It returns false if fn returns false, or if b is malformed. fn must return false
-// for unexpected fields, because the library preserves unknown fields and this code would drop them. value is the
-// content of a length-delimited field, and number the value of a varint.
+// fields calls fn for each field. value is the content of a length-delimited field, and number the value of a varint.
+// fields returns false if fn returns false, or if b is malformed. fn must return false for unexpected fields, because
+// the library preserves unknown fields, but this code would drop them.
 func fields(b []byte, fn func(field int32, typ protowire.Type, value []byte, number uint64) bool) bool {
 	for len(b) > 0 {
 		field, typ, n := protowire.ConsumeTag(b)

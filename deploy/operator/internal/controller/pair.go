@@ -175,7 +175,7 @@ type observed struct {
 	witness                 *appsv1.StatefulSet // nil without a witness
 	witnessPod              *corev1.Pod         // nil if it does not exist
 	pods                    [objects.Nodes]*corev1.Pod
-	conn                    *nodes.Conn // nil if the credentials are missing
+	conn                    *nodes.Conn // nil if it could not be opened
 	statuses                [objects.Nodes]*pb.GetStatusResponse
 	err                     error // of the last requests to the nodes
 }

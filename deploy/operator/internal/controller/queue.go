@@ -38,7 +38,7 @@ const (
 	queueRetry = 5 * time.Second
 )
 
-// errNoPair is returned if the pair or the fleet of a queue does not exist.
+// errNoPair is returned if the pair of a queue does not exist, or if its fleet has no pairs.
 var errNoPair = errors.New("no pair")
 
 // QueueReconciler reconciles LockstepQueues.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package objects creates the Kubernetes objects of a pair. They are equal to the output of the Helm chart
-// deploy/helm/lockstep for a release with the name of the pair, except for the labels of the release and the update
-// strategy: the operator deletes the pods in the right order itself.
+// deploy/helm/lockstep for a release with the name of the pair, with two exceptions: the labels of the release, and the
+// update strategy, because the operator deletes the pods in the right order itself.
 package objects
 
 import (
