@@ -31,7 +31,8 @@ type BrowseOptions struct {
 	// Filter, if not empty, is a CEL expression that messages must match. In addition to the variables of
 	// SubscriptionOptions.Filter, it can use body for JSON bodies: body.customer.id == "4711".
 	Filter string
-	// Progress, if not nil, is called about every second while the node searches for messages that match Filter.
+	// Progress, if not nil, is called after each response of the node to a search with Filter. The node sends a response
+	// at least about once a second.
 	Progress func(SearchProgress)
 	// Damaged, if not nil, is called between messages with the sequence of each message that is corrupt on all reachable
 	// nodes. If nil, such a message ends Browse with [ErrDataLoss].

@@ -301,7 +301,7 @@ func (co *Consumer) isOver() error {
 	return co.err
 }
 
-// take removes the oldest message from the buffer and records it in held. mu is held.
+// take removes the oldest message from the buffer, records it in held, and increments the credit. mu is held.
 func (co *Consumer) take() *Delivery {
 	d := co.buffer.pop()
 	co.held[d.Sequence] = holding{generation: co.generation, delivery: d}

@@ -23,7 +23,7 @@ type dialError struct {
 	// final means that a retry fails in the same way until something changes: nothing listens, the name does not exist, or
 	// the server uses other TLS settings or another protocol.
 	final bool
-	// accepted means that a process accepted the connection and closed it, or does not accept the protocol of the client.
+	// accepted means that a process accepted the connection, but the connection ended or the handshake failed.
 	accepted bool
 }
 

@@ -56,7 +56,8 @@ func (c *Client) lookupInterval() time.Duration {
 
 // lookUp asks the home pair for the owner of a queue, and returns the owner after its active node has confirmed it. It
 // returns nil if the owner is still the pair lost, which has no active node, or if the owner cannot be determined. The
-// error is not nil if the queue is partitioned. lookUp also removes the pair lost from the cache of owners.
+// error is not nil if the queue is partitioned. Before the request, lookUp removes the entries of the pair lost from
+// the cache of owners.
 func (c *Client) lookUp(ctx context.Context, lost *pairConn, queue string) (*pairConn, *Error) {
 	home := c.owners.home
 	if t, _ := home.locator.state(); t == nil {

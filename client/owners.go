@@ -340,7 +340,7 @@ func circular(before, e *Error) *Error {
 }
 
 // giveUpAt returns the error of an operation that ends because of cause while it is sent to the pair. If the pair has
-// no active node, giveUpAt also removes it from the cache of owners.
+// no active node, giveUpAt also removes its entries from the cache of owners: see unavailable.
 func (c *Client) giveUpAt(pair *pairConn, op string, cause, last error, unknown bool) error {
 	c.owners.unavailable(pair)
 	return pair.locator.giveUp(op, cause, last, unknown)

@@ -23,7 +23,7 @@ type pipeline struct {
 	next    uint64         // sequence of the next request
 	pending fifo[*Pending] // not yet in a request
 	count   int            // messages in pending that are not withdrawn
-	bytes   int            // size of these messages
+	bytes   int            // size of the bodies of these messages
 	// in the order of sending: requests sent on the current stream, then requests to be sent again
 	inFlight fifo[*request]
 	reserved reservation // of refused requests that can return to inFlight

@@ -28,10 +28,10 @@ type Txn struct {
 	ops      []*pb.Operation
 	acked    []*Delivery
 	released []*Delivery
-	identity identity // assigned by the first Commit and retained while the outcome is unknown
+	identity identity // assigned by the first Commit or Prepare, and retained while the outcome is unknown
 	ended    bool     // committed, prepared or rolled back
 	err      error    // error of the first invalid operation
-	late     error    // error of an operation that was added after Commit; reported once
+	late     error    // error of an operation that was added while the outcome is unknown, or after the end; reported once
 	xid      string   // XID of a Prepare with an unknown outcome
 	sent     txnRequest
 }

@@ -20,7 +20,8 @@ const dynamicPrefix = "amqp-temporary."
 // it deletes the queue.
 const temporaryGrace = time.Hour
 
-// createDynamic creates the queue of a dynamic link. The queue is deleted with the link or its connection.
+// createDynamic creates the queue of a dynamic link. The queue is deleted when the link is closed, or when its
+// connection ends.
 func (c *conn) createDynamic(ctx context.Context, topic bool) (string, error) {
 	name := dynamicPrefix + uuid.NewString()
 	_, err := c.queues.CreateQueue(ctx, &pb.CreateQueueRequest{

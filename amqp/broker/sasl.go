@@ -147,8 +147,8 @@ func credential(mechanism wire.Symbol, response []byte) (token string, ok bool) 
 	return "", false
 }
 
-// signIn authenticates the client, and stores the credentials for its calls. It sets c.refused if the node refuses the
-// client for another reason.
+// signIn authenticates the client, and stores the credentials for its calls. If the node then refuses a request of the
+// client, signIn sets c.refused.
 func (c *conn) signIn(token string) error {
 	if token != "" {
 		inner := c.as
