@@ -400,9 +400,9 @@ func (co *Consumer) handle(resp *pb.ConsumeResponse) {
 	}
 }
 
-// known reports whether the message must not be delivered to the application again. This is the case if the application
-// has acknowledged it, or received it on an earlier stream and is still processing it. A second delivery on one stream
-// means that the message was requeued. mu is held.
+// known reports whether the message must not be delivered to the application again: the application has acknowledged
+// it, or received it on an earlier stream and is still processing it. A second delivery on one stream means that the
+// message was requeued. mu is held.
 func (co *Consumer) known(seq uint64) bool {
 	if _, ok := co.committed[seq]; ok {
 		delete(co.committed, seq)

@@ -32,7 +32,7 @@
 //
 // The main operations are:
 //
-//   - [Client.Publish] stores a message and returns after the commit: the message is durable on every in-sync node.
+//   - [Client.Publish] stores a message and returns after the commit: every in-sync node has stored the message.
 //   - [Client.NewProducer] creates a separate publish pipeline. [Producer.PublishAsync] returns a
 //     [Pending] without waiting for the commit, and [Producer.Flush] waits for all pending publishes.
 //   - [Client.Consume] attaches to a subscription with prefetch. [Consumer.Run] calls a handler for each message;

@@ -11,8 +11,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Prepare executes the first phase of a two-phase commit. The transaction is validated and made durable on every
-// in-sync node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin.
+// Prepare executes the first phase of a two-phase commit. The transaction is validated and stored on every in-sync
+// node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin.
 // Until this decision, the messages that the transaction acknowledges are not delivered. xid identifies the
 // transaction: 1 to 128 bytes of printable UTF-8, unique for each transaction. In a prepared transaction, [Txn.Ack]
 // has the condition of [Txn.Take], and [Txn.Release] is not allowed. The limits are 16 MiB and 262,144 acknowledged

@@ -141,7 +141,8 @@ func (c *Client) PublishBatch(ctx context.Context, queue string, ms []Message) (
 	return c.producer.PublishBatch(ctx, queue, ms)
 }
 
-// Publish stores one message and returns after the commit: the message is durable on every in-sync node.
+// Publish stores one message and returns after the commit: every in-sync node has stored the message. With the default
+// setting of the nodes, sync: always, the message is then durable on these nodes.
 //
 // If ctx ends after the message was sent, the error matches [ErrOutcomeUnknown], and another Publish may store a
 // duplicate. To make retries safe, publish in a [Txn], because Commit is idempotent, or call Publish with a context

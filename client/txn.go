@@ -31,7 +31,7 @@ type Txn struct {
 	identity identity // assigned by the first Commit or Prepare, and retained while the outcome is unknown
 	ended    bool     // committed, prepared or rolled back
 	err      error    // error of the first invalid operation
-	late     error    // error of an operation that was added while the outcome is unknown, or after the end; reported once
+	late     error    // error of an operation that add has refused; reported once
 	xid      string   // XID of a Prepare with an unknown outcome
 	sent     txnRequest
 }
@@ -149,7 +149,7 @@ func (t *Txn) fail(err error) {
 	}
 }
 
-// Commit sends the transaction and returns when it is durable on every in-sync node.
+// Commit sends the transaction and returns when every in-sync node has stored it, as durably as in [Producer.Publish].
 //
 // After [ErrOutcomeUnknown], call Commit again: it retries the same transaction, which is committed at most once. After
 // [ErrOutcomeLost] every later Commit returns the same error without sending anything. Operations added while the

@@ -149,8 +149,8 @@ func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettin
 	return resp.GetSettings(), err
 }
 
-// UpdateMaintenanceSettings changes the settings that are present in the request, durably on both nodes. Errors
-// include [client.ErrInvalid].
+// UpdateMaintenanceSettings changes the settings that are present in the request. The pair stores and replicates the
+// settings like messages. Errors include [client.ErrInvalid].
 func (c *Client) UpdateMaintenanceSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.MaintenanceSettings, error) {

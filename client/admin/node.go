@@ -249,8 +249,9 @@ func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubRespon
 	return resp, n.fail(ctx, "scrub", err)
 }
 
-// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes. These
-// messages are lost. DropDamaged must be called on the active node. Errors include [client.ErrQueueNotFound].
+// DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes of the pair,
+// or on a standalone node. These messages are lost. DropDamaged must be called on the active node. Errors include
+// [client.ErrQueueNotFound].
 func (n *Node) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	resp, err := n.admin().DropDamaged(ctx, req)
 	if req.GetDryRun() {

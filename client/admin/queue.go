@@ -478,7 +478,7 @@ func callAt[Service, Req, Resp any](
 }
 
 // DropDamaged acknowledges, for all subscriptions, the messages of a queue that are corrupt on both nodes of the pair
-// that owns it. These messages are lost. Errors include [client.ErrQueueNotFound].
+// that owns it, or on a standalone node. These messages are lost. Errors include [client.ErrQueueNotFound].
 func (c *Client) DropDamaged(ctx context.Context, req *pb.DropDamagedRequest) (*pb.DropDamagedResponse, error) {
 	service := func(cc *grpc.ClientConn) pb.AdminServiceClient { return pb.NewAdminServiceClient(cc) }
 	return call(ctx, c.conns.Repeat, "drop corrupt messages of "+req.GetQueue(), req, service,
