@@ -49,7 +49,7 @@ var (
 	ErrAlreadyExists = errors.New("already exists")
 	// ErrLimit is returned when the request exceeds a limit or a quota.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrInvalid is returned when the request is invalid: a retry cannot succeed.
+	// ErrInvalid is returned when the request is invalid. It must be corrected before another attempt.
 	ErrInvalid = errors.New("invalid request")
 	// ErrFenced is returned when a producer with the same ID and a higher epoch has taken over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")

@@ -34,7 +34,7 @@ type node struct {
 	pairID   string
 	reason   string
 	err      error     // why the connection is down
-	refused  time.Time // time when the node last rejected the credentials; zero if it accepts them
+	refused  time.Time // time when the node rejected the credentials; zero if its last result was another one
 	asking   bool      // a retry after a refusal is in progress
 	removed  bool      // the pair was removed from its fleet: the node refuses clients
 	short    bool      // fewer nodes are in sync than required: writes are refused

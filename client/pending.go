@@ -18,7 +18,7 @@ type Pending struct {
 	body     []byte   // body of a single message that has no other fields
 	more     *content // content of any other publish; nil if body is used
 	producer *Producer
-	route    *route               // guarded by Producer.mu; nil for a queue of the home pair
+	route    *route               // guarded by Producer.mu; nil for a queue without a route
 	traced   func(Receipt, error) // callback of the Tracer; may be nil
 	outcome  atomic.Pointer[outcome]
 	cost     int64

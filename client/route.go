@@ -24,7 +24,7 @@ type route struct {
 	// partitions is the number of partitions, if the queue has turned out to be partitioned: the publishes are then sent
 	// to the partitions.
 	partitions int
-	last       *Error // last DIRECTORY_UNAVAILABLE since the last commit; nil if none
+	last       *Error // last DIRECTORY_UNAVAILABLE since the last reset; nil if none
 	refused    fifo[*Pending]
 	queued     fifo[*Pending] // entries that follow all requests in flight
 	reserved   reservation    // part of pl.reserved

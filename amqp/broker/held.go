@@ -30,7 +30,7 @@ type held struct {
 	total   int
 	of      map[*conn]int // connections with a size above 0
 	storing map[*conn]bool
-	first   *conn         // the connection that is read; nil below the limit
+	first   *conn         // the connection that is read above the limit; nil if none was selected
 	base    int           // size of its messages at the time since
 	since   time.Time     // time of the last progress of first
 	changed chan struct{} // closed when other connections may be read; nil without a waiter

@@ -145,7 +145,8 @@ type FixedQueue struct {
 	XID string
 }
 
-// FixedQueues returns the queues of the home pair that cannot be moved to another pair, by name.
+// FixedQueues returns the queues of the home pair that cannot be moved to another pair because of a policy or a
+// prepared transaction, by name.
 func (c *Client) FixedQueues(ctx context.Context) (map[string]FixedQueue, error) {
 	fixed := map[string]FixedQueue{}
 	for t, err := range c.ListPrepared(ctx) {

@@ -67,7 +67,7 @@ type Options struct {
 type Source struct {
 	o       Options
 	current atomic.Pointer[material]
-	looked  atomic.Int64 // in Unix nanoseconds
+	looked  atomic.Int64 // time of the last check, in Unix nanoseconds
 
 	mu       sync.Mutex // held while the files are read; guards the fields below
 	seen     content    // found by the last check, valid or not
