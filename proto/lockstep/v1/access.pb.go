@@ -663,7 +663,8 @@ func (*ListAccessRequest) Descriptor() ([]byte, []int) {
 // ListAccessResponse contains all rules, roles, tokens and quotas, ordered by name.
 type ListAccessResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN of the last change; 0 if there was none.
+	// LSN of the last change; for a pair with sites, its logical number, which is equal at both sites. 0 if there was
+	// no change.
 	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	// `open` or `deny`: the mode before the first rule (`access.mode` of this node).
 	Mode string `protobuf:"bytes,2,opt,name=mode,proto3" json:"mode,omitempty"`
@@ -986,7 +987,7 @@ type GrantResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Current rule.
 	Rule *AccessRule `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1107,7 +1108,7 @@ type RevokeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Current rule; not set if it was deleted.
 	Rule *AccessRule `protobuf:"bytes,1,opt,name=rule,proto3" json:"rule,omitempty"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1226,7 +1227,7 @@ type PutRoleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Current role.
 	Role *AccessRole `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1334,7 +1335,7 @@ func (x *DeleteRoleRequest) GetProducer() *Producer {
 // DeleteRoleResponse confirms the deletion.
 type DeleteRoleResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1439,7 +1440,7 @@ type CreateTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Token.
 	Token *AccessToken `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1557,7 +1558,7 @@ func (x *RevokeTokenRequest) GetProducer() *Producer {
 // RevokeTokenResponse confirms the revocation.
 type RevokeTokenResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1660,7 +1661,7 @@ type PutQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Current quota.
 	Quota *AccessQuota `protobuf:"bytes,1,opt,name=quota,proto3" json:"quota,omitempty"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1768,7 +1769,7 @@ func (x *DeleteQuotaRequest) GetProducer() *Producer {
 // DeleteQuotaResponse confirms the deletion.
 type DeleteQuotaResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// LSN of the change.
+	// LSN of the change, as in ListAccessResponse.version.
 	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -5170,8 +5170,7 @@ func (x *RollbackPreparedResponse) GetHeuristic() bool {
 // ListPreparedRequest requests one page of prepared transactions.
 type ListPreparedRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Only transactions after this LSN, which is the `lsn` of the last transaction of the previous page. 0 means the
-	// oldest.
+	// Only transactions with a higher `lsn`: the `lsn` of the last transaction of the previous page. 0 means the oldest.
 	AfterLsn uint64 `protobuf:"varint,1,opt,name=after_lsn,json=afterLsn,proto3" json:"after_lsn,omitempty"`
 	// Maximum number of transactions, at most 1,000; 0 means 1,000.
 	Limit         uint32 `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
@@ -5301,7 +5300,7 @@ type PreparedTransaction struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the transaction.
 	Xid string `protobuf:"bytes,1,opt,name=xid,proto3" json:"xid,omitempty"`
-	// Log sequence number of its Prepare.
+	// Log sequence number of its Prepare; for a pair with sites, its logical number, which is equal at both sites.
 	Lsn uint64 `protobuf:"varint,2,opt,name=lsn,proto3" json:"lsn,omitempty"`
 	// Time of preparation, by the clock of the active.
 	PreparedAt *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=prepared_at,json=preparedAt,proto3" json:"prepared_at,omitempty"`
