@@ -39,8 +39,8 @@ type content struct {
 	messages []*pb.Message
 }
 
-// outcome is the result of a publish, or of all publishes in a request. A waiting caller creates the outcome before
-// the response arrives.
+// outcome is the result of one publish, or the common result of publishes that are answered together and for which no
+// caller waits. A caller that waits creates an outcome for its publish before the response arrives.
 type outcome struct {
 	done     chan struct{} // closed when answered is set
 	answered atomic.Bool

@@ -104,7 +104,8 @@ func (w *path) visit() {
 	}
 }
 
-// backoff returns the time to wait before the next attempt at the same pair.
+// backoff doubles the time to wait, up to longestPause, and returns it. It is called before another attempt at a pair
+// that was already tried since the last success.
 func (w *path) backoff() time.Duration {
 	if w.since.IsZero() {
 		w.since = time.Now()

@@ -114,8 +114,8 @@ func host(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// namesThisHost reports whether a Host header contains localhost or a loopback address. The DNS of another site could
-// resolve other names to this host (DNS rebinding).
+// namesThisHost reports whether the host in a Host header is localhost or a loopback address. Any other name could be
+// one that the DNS of another site resolves to this host (DNS rebinding).
 func namesThisHost(header string) bool {
 	h := host(header)
 	if strings.EqualFold(h, "localhost") {

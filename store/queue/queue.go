@@ -332,8 +332,8 @@ func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint6
 	return want
 }
 
-// markDead removes messages that no subscription needs any longer from the counts and the tail. All messages in mask
-// must be live before the call.
+// markDead removes the messages in mask, of word w of a chunk, from the counts and the tail. Before the call, all of
+// them must be live, and no subscription may need them.
 func (s *State) markDead(q *Queue, chunk uint64, w int, mask uint64) {
 	n := ones(mask)
 	if q.delayed != nil {

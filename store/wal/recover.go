@@ -291,8 +291,8 @@ func (r *recovering) corruption(at int, proof uint64) *CorruptError {
 	return d
 }
 
-// truncateTorn removes a torn tail. A crash in the meantime leaves another torn tail, since no durable LSN covers
-// the removed records.
+// truncateTorn removes a torn tail. If a crash interrupts it, the next Open finds a torn tail again, since no durable
+// LSN covers the removed records.
 func (r *recovering) truncateTorn(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {

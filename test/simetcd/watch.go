@@ -118,7 +118,7 @@ func (w *watcher) request(r *etcdserverpb.WatchRequest) {
 	}
 }
 
-// replayLocked sends the changes from a revision on to the last created watch. If from is 0, it sends none.
+// replayLocked sends the changes since revision from, inclusive, to the last created watch; none if from is 0.
 func (w *watcher) replayLocked(from int64) {
 	r := w.watches[w.last]
 	var events []*mvccpb.Event

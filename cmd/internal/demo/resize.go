@@ -32,8 +32,8 @@ type ResizeOptions struct {
 	ShowScan func(node string, r *pb.ScanResult)
 }
 
-// ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the plan. The fields
-// that start with Backlog cover the messages stored before the plan.
+// ResizeVerdict is the result of the resize demo. Verdict covers the messages published during the scan and the
+// plan. The fields that start with Backlog cover the messages stored before the scan.
 type ResizeVerdict struct {
 	Verdict
 	BacklogMessages int   `json:"stock_messages"`

@@ -33,7 +33,8 @@ const (
 // contains it.
 const ownerInterval = 100 * time.Millisecond
 
-// findTimeout limits the request for the state of the fleet at a node.
+// findTimeout limits each request to a node for the state of the fleet, and the status queries that find the nodes of a
+// pair.
 const findTimeout = 5 * time.Second
 
 var errNeedsFleet = errors.New("the file contains definitions of a fleet: add --fleet")
@@ -478,7 +479,8 @@ func (f *fleetState) plan(d *document, prefix string) (p plan, _ error) {
 	return p, nil
 }
 
-// settingsOf returns the settings of a pair in the file: those of all pairs, and those that only this pair has.
+// settingsOf returns the settings of a pair in the file: those of all pairs, except if the pair has its own with the
+// same name, and the schedules of the pair. assignSchedules adds the other schedules.
 func (f *fleetState) settingsOf(d *document, name string) *document {
 	out := &document{settings: settings{
 		policies: slices.Clone(d.policies), access: slices.Clone(d.access), roles: slices.Clone(d.roles),

@@ -21,7 +21,7 @@ import (
 // emptyPoll is the interval at which AMQP checks whether all acknowledgements are stored.
 const emptyPoll = time.Millisecond
 
-// AMQPOptions configures the load of both protocols.
+// AMQPOptions configures AMQP. The load applies to both protocols, AMQP and gRPC.
 type AMQPOptions struct {
 	// Addresses are the AMQP addresses of the nodes, by their names.
 	Addresses map[string]string

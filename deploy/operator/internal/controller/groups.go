@@ -57,7 +57,7 @@ func errBlocked(all []v1alpha1.BlockedQueues) error {
 	return errors.New(strings.Join(texts, "; "))
 }
 
-// failure describes the last move of a queue that was canceled.
+// failure describes the last canceled move of a queue.
 type failure struct {
 	epoch  uint64
 	queues int // of the move
