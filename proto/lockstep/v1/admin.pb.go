@@ -1835,7 +1835,7 @@ func (x *WatchStatusResponse) GetStatus() *GetStatusResponse {
 // SwitchoverRequest starts a switchover.
 type SwitchoverRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Timeout; 0 means 10 seconds.
+	// Time limit for the response; 0 means 10 seconds. After it, the outcome is unknown.
 	Timeout *durationpb.Duration `protobuf:"bytes,1,opt,name=timeout,proto3" json:"timeout,omitempty"`
 	// Name or UUID of the node to activate; if empty, the node that is not active. If it is already active, the request
 	// succeeds without changes and can therefore be retried. Ignored by nodes before 0.2.0.

@@ -27,8 +27,9 @@ func SwitchoverCommand(env *cli.Env) *cobra.Command {
 		Use: "switchover", GroupID: "operate",
 		Short: "Switch the active role to the other node",
 		Long: `The active node waits until the standby has replicated all messages, hands the role over, and
-becomes the standby. No messages are lost or refused; clients see a short pause. If this takes longer than
---within, the switchover is rolled back. The command is refused unless the standby is connected and in sync.
+becomes the standby. No messages are lost or refused; clients see a short pause. If the standby does not receive the
+messages within a second, the switchover is rolled back. The command is refused unless the standby is connected and in
+sync. It waits for --within: after this time, the switchover may still succeed (lockstep status).
 
 Without --to and --from, the role moves to the other node: two switchovers restore the initial state. With --to or
 --from, the command is idempotent and suitable for hooks: if the role is already at the requested node, it succeeds
@@ -63,7 +64,7 @@ without a change.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "time limit, after which the switchover is rolled back")
+	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "time limit of the command; after it, the outcome is unknown")
 	cmd.Flags().StringVar(&req.To, "to", "",
 		"name or UUID of the new active; succeeds if it is already active")
 	cmd.Flags().StringVar(&req.From, "from", "",
@@ -128,7 +129,7 @@ func CheckpointCommand(env *cli.Env) *cobra.Command {
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
 		Short: "Write a checkpoint now",
 		Long: "Write a checkpoint of the page file now, on each node in --addr or on the node at ADDRESS. Nodes write " +
-			"checkpoints automatically; a checkpoint before a stop shortens the next start.",
+			"checkpoints automatically, and when they stop; a checkpoint shortly before a stop makes the stop faster.",
 		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

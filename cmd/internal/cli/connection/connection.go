@@ -100,8 +100,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the connections to the nodes in --addr",
 		Long: `List the connections to each node in --addr, oldest first: principal, address, start time, queues published to
-and consumed from, and throughput, which is measured over one second. The IDs are unique for each node. If a node does
-not respond, its connections are missing, and the exit code is 1.`,
+and consumed from, and throughput, which is measured over one second. An ID is unique only within its node. If a node
+does not respond, its connections are missing, and the exit code is 1.`,
 		Example: "  lockstep connection list\n  lockstep connection list --queue orders\n" +
 			"  lockstep connection list --output json",
 		Args: cobra.NoArgs,

@@ -17,9 +17,9 @@ import (
 func drainCommand(env *cli.Env) *cobra.Command {
 	var f drainFlags
 	cmd := &cobra.Command{
-		Use: "drain PAIR", Short: "Create new queues on other pairs only",
-		Long: `Create new queues on other pairs only. Existing queues of the pair remain usable, and new queues of placement
-groups that the pair has are still created on it.
+		Use: "drain PAIR", Short: "Stop the creation of new queues on a pair",
+		Long: `Stop the creation of new queues on the pair: they are created on other pairs. Existing queues of the pair
+remain usable, and new queues of placement groups that the pair has are still created on it.
 
 With --move, the command also moves all queues of the pair to the other open pairs, or to those in --to. It prints a
 plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Each queue moves together with its
@@ -59,8 +59,8 @@ the pair again, but moves no queues back.`,
 
 func undrainCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
-		Use: "undrain PAIR", Short: "Create new queues on a drained pair again",
-		Long: `Create new queues on the pair again, after lockstep fleet drain. Queues that were moved to other pairs, or
+		Use: "undrain PAIR", Short: "Permit new queues on a drained pair again",
+		Long: `Permit new queues on the pair again, after lockstep fleet drain. Queues that were moved to other pairs, or
 created there, in the meantime remain there.`,
 		Example: "  lockstep fleet undrain b\n  lockstep fleet undrain b --output json",
 		Args:    cobra.ExactArgs(1),

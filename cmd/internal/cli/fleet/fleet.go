@@ -17,9 +17,9 @@ func Command(env *cli.Env) *cobra.Command {
 		Long: `Show and change a fleet: pairs with the setting fleet.pair, and a common directory in etcd that contains the
 pair of each queue.
 
-The nodes in --addr can belong to any pair of the fleet, with two exceptions: lockstep fleet leave removes the pair in
---addr, and lockstep fleet forget requires nodes of other pairs. All commands require the operate right on the pairs
-that they use.`,
+The nodes in --addr can belong to any pair of the fleet, with three exceptions: lockstep fleet leave removes the pair
+in --addr, lockstep fleet forget requires nodes of other pairs, and lockstep fleet rebuild requires a node of each pair
+if the directory is lost. All commands require the operate right on the pairs that they use.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -92,7 +92,7 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256,
-		"maximum number of messages in flight; with --ack-after-command, the default is 1")
+		"maximum number of messages that the node sends in advance; with --ack-after-command, the default is 1")
 	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
 		"requeue unacknowledged messages after this time, 1s to 24h; 0: setting of the subscription, which also applies if "+
 			"it is shorter")

@@ -24,10 +24,10 @@ const handlerHelp = `With --ack-after-command 'COMMAND', a shell runs the comman
 The body is its standard input; the fields are in the variables LOCKSTEP_QUEUE, LOCKSTEP_SUBSCRIPTION,
 LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID, LOCKSTEP_CORRELATION_ID,
 LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE, LOCKSTEP_SUBJECT, LOCKSTEP_GROUP, LOCKSTEP_PRIORITY, and
-LOCKSTEP_PROPERTY_NAME for each property, with NAME in upper case and _ for other characters. Exit code 0 acknowledges
-the message, 100 rejects it, 126 and 127 (command cannot run) nack it and stop with an error, and all other codes nack
-it, so that it is redelivered. Messages are not printed unless --format or --output json is given. An acknowledgement
-deadline is extended while the command runs.`
+LOCKSTEP_PROPERTY_NAME for each property, with NAME in upper case and _ for characters other than letters and digits.
+Exit code 0 acknowledges the message, 100 rejects it, 126 and 127 (command cannot run) nack it and stop with an error,
+and all other codes nack it, so that it is redelivered. Messages are not printed unless --format or --output json is
+given. An acknowledgement deadline is extended while the command runs.`
 
 const (
 	exitReject        = 100

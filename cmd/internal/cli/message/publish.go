@@ -36,7 +36,7 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Long: `Publish each argument as one message, or the content of each --file or, without both, each line of standard
 input, in order. The command returns when all messages are acknowledged, that is, stored on all in-sync nodes. If the
 pair rejects writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit
-code 1, unless --timeout is given: then it tries again until that time. Rejected messages are not stored. Exit code 3
+code 1. With --timeout, it waits until enough nodes are in sync. Rejected messages are not stored. Exit code 3
 means that the outcome of some messages is unknown because no node responded: the error states how many, and how to
 check.`,
 		Example: `  lockstep publish orders "one" "two"

@@ -124,8 +124,8 @@ func addCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "add ADDRESS", Short: "Add a running voter to the quorum",
-		Long: `Add the voter at ADDRESS to the quorum: it catches up and then votes. The voter must run, with an empty
-directory. A quorum has at most three voters, and with three, it tolerates the loss of one. To replace a lost voter, use
+		Long: `Add the voter at ADDRESS to the quorum. It counts toward the quorum immediately, and catches up. The voter must
+run, with an empty directory. A quorum has at most three voters, and with three, it tolerates the loss of one. To replace a lost voter, use
 lockstep pair replace.`,
 		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),

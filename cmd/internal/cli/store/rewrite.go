@@ -299,8 +299,9 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Delete page.db_old after a rewrite",
-		Long: "Delete page.db_old, the file that the last rewrite of a node, or the last snapshot that it installed, " +
-			"replaced. The current store is not affected. On a terminal, the command asks for confirmation.",
+		Long: "Delete page.db_old, the previous page file of a node, which a rewrite and the installation of a snapshot " +
+			"keep. After a failure, it may be the only copy of messages until both nodes are in sync: check with lockstep " +
+			"status. The current store is not affected. On a terminal, the command asks for confirmation.",
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n" +
 			"  lockstep store drop-old --data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// switchoverLimit is the time limit of a switchover. A rollback may take the same time in addition.
+	// switchoverLimit is the time limit for the result of a switchover.
 	switchoverLimit = 10 * time.Second
 	pauseReason     = "from lockstep top"
 )

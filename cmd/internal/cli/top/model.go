@@ -276,9 +276,8 @@ func (m *model) prompt(name string) {
 			"lockstep access whoami")
 	case name == "S":
 		m.asking = &question{
-			text: fmt.Sprintf("Switch the active role from %s to %s? Clients pause briefly, no messages are lost. "+
-				"If it takes longer than %v, it is rolled back. [y/N]", pair.Active, otherNode(&m.status.status),
-				switchoverLimit),
+			text: fmt.Sprintf("Switch the active role from %s to %s? Clients pause briefly, no messages are lost. [y/N]",
+				pair.Active, otherNode(&m.status.status)),
 			yes: m.do.switchover, busy: "switching over …",
 		}
 	case pair.Paused != "":

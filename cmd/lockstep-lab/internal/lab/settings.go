@@ -53,9 +53,10 @@ func settingsCommand(env *cli.Env) *cobra.Command {
 	var paced bench.PublishOptions
 	cmd := &cobra.Command{
 		Use: "knobs", Short: "Sweep commit delay and checkpoint size",
-		Long: `Start nodes with one changed setting, publish for --duration, and continue with the next value:
-commit-delay, the time that the active collects transactions before it writes, and checkpoint-bytes, the amount of
-log between checkpoints. Each round measures all values. The table has the rate, the latencies, the checkpoints of
+		Long: `Start nodes with one changed setting, publish for --duration with each load, and continue with the next value.
+commit-delay, the time that the active collects transactions before it writes, is measured with three loads: one
+publisher, 64 publishers and 5 pipelined producers; checkpoint-bytes, the amount of log between checkpoints, with one.
+Each round measures all values. The table has the rate, the latencies, the checkpoints of
 the active per minute, the size of its log, and the peak resident and mapped memory of a node. With --rate, a
 single producer publishes this number of messages per second, to measure the resource usage of lightly loaded
 nodes. --values replaces the values of a single --knob.
@@ -108,7 +109,7 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 		_ = cmd.Flags().MarkHidden(name) // defined by the loads
 	}
 	cmd.Flags().Lookup("pair").Usage = "start a pair (default)"
-	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value and load")
 	benchcli.RateFlag(cmd, &paced)
 	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")
 	cmd.Flags().StringSliceVar(&values, "values", nil,
