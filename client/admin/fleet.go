@@ -169,9 +169,9 @@ func (c *Client) FixedQueues(ctx context.Context) (map[string]FixedQueue, error)
 	return fixed, nil
 }
 
-// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress of
-// the moves to this pair, and the last of them that have ended. Errors: [client.ErrRefused] if the pair belongs to no
-// fleet.
+// Moves returns the unfinished moves of queues. If the node is the active of its pair, it also returns the progress
+// of the moves to this pair, and the last of them that have ended. Errors include [client.ErrRefused] if the pair
+// belongs to no fleet.
 func (n *Node) Moves(ctx context.Context) (*pb.ListMovesResponse, error) {
 	resp, err := n.fleet().ListMoves(ctx, &pb.ListMovesRequest{})
 	return resp, n.fail(ctx, "list moves", err)

@@ -41,7 +41,7 @@ func (n *node) checkDisk() {
 	}
 }
 
-// room returns an error if this standby must not accept the given number of bytes from the active. The standby
+// standbySpace returns an error if this standby must not accept the given number of bytes from the active. The standby
 // disconnects when the free space would drop below half of disk.low-watermark, and reconnects at five eighths of it.
 // Messages in memory that do not fit into free pages count as used space. The remaining space is reserved for
 // checkpoints and for stopping and starting the node.

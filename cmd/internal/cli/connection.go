@@ -137,7 +137,7 @@ func (env *Env) addProfile(c *Connection, name string) error {
 	return nil
 }
 
-// List returns the addresses as a list; a usage error if there do not exist.
+// List returns the addresses as a list; a usage error without addresses.
 func (c *Connection) List() ([]string, error) {
 	var list []string
 	for s := range strings.SplitSeq(c.Addresses, ",") {

@@ -111,11 +111,19 @@ func importCommand(env *cli.Env) *cobra.Command {
 	var yes, prune, dryRun, ofFleet bool
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Apply definitions from a file",
-		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. Queues,
-subscriptions, policies and schedules that are not in the file are kept unless --prune is given, which deletes
-them, with their messages. On a terminal, the command asks for confirmation; without a terminal, deletions require
---yes. The command is idempotent. If a step fails, the previous steps stay applied, and another run applies the
-rest. A subscription added to an existing queue starts with the next message.`,
+		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. On a terminal, the
+command asks for confirmation; without a terminal, deletions require --yes. The command is idempotent. If a step fails,
+the previous steps stay applied, and another run applies the rest.
+
+Objects in the file are created, or changed to match it: options and forwards of a queue that are not in the file are
+reset or removed. A subscription added to an existing queue starts with the next message. If the file changes an
+immutable setting, nothing is changed, and the exit code is 1.
+
+Queues and subscriptions that are not in the file are kept unless --prune is given, which deletes them, with their
+messages, except for temporary queues. --prune also deletes policies, schedules, access rules, roles and placement rules
+that are not in the file, but only if the file has a list of that kind.
+
+With --fleet, queues that are on another pair than in the file are reported, but not moved.`,
 		Example: `  lockstep definitions import queues.yaml
   lockstep definitions import queues.yaml --dry-run
   git show main:queues.yaml | lockstep definitions import - --yes --prune`,
