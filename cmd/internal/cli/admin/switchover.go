@@ -64,7 +64,8 @@ without a change.`,
 			})
 		},
 	}
-	cmd.Flags().DurationVar(&within, "within", 10*time.Second, "time limit of the command; after it, the outcome is unknown")
+	cmd.Flags().DurationVar(&within, "within", 10*time.Second,
+		"time limit of the command; after it, the outcome is unknown")
 	cmd.Flags().StringVar(&req.To, "to", "",
 		"name or UUID of the new active; succeeds if it is already active")
 	cmd.Flags().StringVar(&req.From, "from", "",
