@@ -130,7 +130,8 @@ type Condition struct {
 
 // Kinds of conditions.
 const (
-	// ConditionSuperseded means that another process with this node's identity has replaced this process in the pair.
+	// ConditionSuperseded means that another process with this node's identity has replaced this process in the pair, or
+	// that the machine was resumed from an older memory snapshot.
 	ConditionSuperseded       = "superseded"
 	ConditionDuplicateProcess = "duplicate-process"
 	// ConditionStoreRolledBack means that this node's data directory is an older copy, or a copy of a running node's

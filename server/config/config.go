@@ -260,7 +260,7 @@ const DefaultSample Ratio = 0.01
 
 // Audit configures the audit log of administrative and denied calls.
 type Audit struct {
-	File     string `key:"file" usage:"audit file: one JSON line for each administrative and each denied call; if empty, the calls are logged. lockstep audit tail prints the newest"`
+	File     string `key:"file" usage:"audit file: JSON lines with administrative and denied calls; denied calls of one kind within 10 s share a line; if empty, the calls are logged. lockstep audit tail prints the newest"`
 	MaxBytes Size   `key:"max-bytes" range:"1MiB to 1TiB, a multiple of 1MiB" usage:"size at which the audit file is rotated, in whole MiB"`
 	Keep     int    `key:"keep" range:"1 to 10000" usage:"number of rotated audit files to keep"`
 }

@@ -1709,8 +1709,8 @@ func (x *ForgetPairResponse) GetWaiting() []uint64 {
 // MoveQueuesRequest selects the queues of a move. Either `queues` or `group` must be set.
 type MoveQueuesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Names of the queues, at most 50, all of one other pair. Dead-letter queues and forward targets of the queues must be
-	// included.
+	// Names of the queues, at most 50, all of one other pair. Queues that refer to each other (dead-letter queues,
+	// forwards) must be moved together.
 	Queues []string `protobuf:"bytes,1,rep,name=queues,proto3" json:"queues,omitempty"`
 	// Placement group: all of its queues are moved.
 	Group         string `protobuf:"bytes,2,opt,name=group,proto3" json:"group,omitempty"`

@@ -63,8 +63,7 @@ func (l *Loss) Text(clock func(time.Time) string) string {
 	case l.Nothing:
 		return "loses nothing: the replica has all records of the primary, which accepts no writes"
 	case !l.Known:
-		return "loses an unknown number of transactions: the replica has not received the end of the primary's log since " +
-			"its node started"
+		return "loses an unknown number of transactions: the replica has not received the end of the primary's log"
 	}
 	later := fmt.Sprintf("all transactions that the primary accepted after %s (%s ago)", clock(l.HeardAt),
 		units.Age(time.Duration(l.AgeSeconds*float64(time.Second))))
