@@ -262,7 +262,12 @@ func (r *PairReconciler) move(
 		return wait("no other pair of the fleet is open and live")
 	}
 	failed := map[string]failure{}
-	var free []*target
+	var all, free []*target
+	defer func() {
+		for _, t := range all {
+			t.conn.Close()
+		}
+	}()
 	var err error
 	for _, p := range open {
 		t, unreachable := r.connect(ctx, pair, p)
@@ -270,7 +275,7 @@ func (r *PairReconciler) move(
 			err = errors.Join(err, unreachable)
 			continue
 		}
-		defer t.conn.Close()
+		all = append(all, t)
 		addFailures(failed, t.moves, pair.Spec.Fleet.Pair)
 		if len(busy[p.GetName()]) == 0 {
 			free = append(free, t)

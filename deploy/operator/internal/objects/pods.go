@@ -132,7 +132,8 @@ func (p *Pair) clientTLS() []corev1.EnvVar {
 		return nil
 	}
 	return []corev1.EnvVar{
-		{Name: "LOCKSTEP_CLIENT_TLS_CA", Value: "/tls/ca.crt"}, {Name: "LOCKSTEP_CLIENT_TLS_CERT", Value: "/tls/tls.crt"},
+		{Name: "LOCKSTEP_CLIENT_TLS_CA", Value: "/tls/ca.crt"},
+		{Name: "LOCKSTEP_CLIENT_TLS_CERT", Value: "/tls/tls.crt"},
 		{Name: "LOCKSTEP_CLIENT_TLS_KEY", Value: "/tls/tls.key"},
 	}
 }
