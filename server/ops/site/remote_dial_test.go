@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/test/bufconn"
 
@@ -42,7 +43,12 @@ func TestRequestAfterFailedConnection(t *testing.T) {
 		return status.Code(err)
 	}
 	for range 3 {
+		conn, err := r.conns.Conn("a")
+		require.NoError(t, err)
 		require.Equal(t, codes.Unavailable, request())
+		for state := conn.GetState(); state != connectivity.TransientFailure; state = conn.GetState() {
+			require.True(t, conn.WaitForStateChange(t.Context(), state))
+		}
 	}
 	listening.Store(true)
 	require.Equal(t, codes.Unimplemented, request())
