@@ -154,3 +154,25 @@ func TestReclaimResumes(t *testing.T) {
 		require.NoError(t, w.a.publish(id, 10, 0))
 	})
 }
+
+// After the source of a move was removed, the target drops the intent of the move even if its log refuses the
+// cancellation, because an import with a higher epoch has begun.
+func TestDropAfterSourceRemoved(t *testing.T) {
+	simulate(t, func(w *world) {
+		w.fill("q", 10, txn.Config{})
+		w.b.m.Deactivate()
+		m, err := w.b.dir.BeginMove(w.t.Context(), []string{"q"})
+		require.NoError(t, err)
+		w.b.commit(func(b *txn.Builder) { b.CancelImport(m.Epoch + 1) })
+		w.net.SetCut("127.0.0.1", "127.0.0.3", true)
+		w.wait(2 * bound) // until the load of the source has expired
+		_, err = w.b.dir.Forget(w.t.Context(), "a")
+		require.NoError(t, err)
+		for !w.b.dir.IsForgotten("a") {
+			w.wait(latency)
+		}
+		w.b.m.Activate(w.b.primary)
+		w.wait(time.Minute)
+		require.Empty(t, w.b.dir.Moves())
+	})
+}

@@ -109,13 +109,13 @@ func (w *worker) failed(move fleet.Move, err error) {
 // advance executes the next phase of a move. done reports whether the move has ended.
 func (w *worker) advance(ctx context.Context, move fleet.Move) (done bool, _ error) {
 	logged, begun := query.Move(w.m.o.Store, move.Epoch)
+	if !begun && move.Epoch <= query.Fleet(w.m.o.Store).ImportEpoch {
+		return true, w.drop(ctx, move) // it has ended, or an import with a higher epoch has begun
+	}
 	if (!begun || logged.State == queue.MoveImporting) && w.d.IsForgotten(move.From) {
 		return false, w.cancel(ctx, move, errForgotten)
 	}
 	if !begun {
-		if move.Epoch <= query.Fleet(w.m.o.Store).ImportEpoch {
-			return true, w.drop(ctx, move) // it has ended, or an import with a higher epoch has begun
-		}
 		return false, w.begin(ctx, move)
 	}
 	switch logged.State {
