@@ -190,7 +190,7 @@ func runCommand(env *cli.Env) *cobra.Command {
 		Use: "run NAME", Short: "Run a job now and wait",
 		Long: `Run a job now, regardless of its schedule and also if it is paused, and wait until it ends. A compact job ends
 with its rolling plan (lockstep store plan --watch). If the active role moves, the run is restarted, at most twice, and
-the command waits for it. The exit code is 1 if the job failed, and 0 if the run was skipped. The command is refused if
+the command waits for it. The exit code is 1 if the job failed or was skipped. The command is refused if
 the job is already running. With --detach, the command returns when the plan of a compact job has started; it waits for
 all other jobs.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
@@ -232,11 +232,12 @@ func printRun(env *cli.Env, j jobRun) error {
 	if err := env.Print.Sentence("%s", text); err != nil {
 		return err
 	}
-	if j.Outcome == "failed" {
-		return cli.WithHint(fmt.Errorf("job %s failed", j.Job), "`lockstep job run %s` again when the reason is resolved",
-			j.Job)
+	failed := map[string]string{"failed": "failed", outcomeSkipped: "was skipped"}[j.Outcome]
+	if failed == "" {
+		return nil
 	}
-	return nil
+	return cli.WithHint(fmt.Errorf("job %s %s", j.Job, failed), "`lockstep job run %s` again when the reason is resolved",
+		j.Job)
 }
 
 const (
