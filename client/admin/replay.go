@@ -35,8 +35,8 @@ type ReplayOptions struct {
 type ReplayResult struct {
 	// Moved is the number of messages that were moved.
 	Moved uint64
-	// Skipped is the number of messages that were not moved: they are corrupt, they are not dead letters, or the pair
-	// does not have their original queue.
+	// Skipped is the number of messages that were not moved: they are corrupt, they are not dead letters, they are older
+	// than the TTL of the target queue, or the pair does not have their original queue.
 	Skipped uint64
 }
 

@@ -231,6 +231,28 @@ func testReplayInBatches(t *testing.T) {
 	require.Len(t, n.browse("dead"), 23)
 }
 
+// A replay keeps dead letters that would expire immediately in their target queue.
+func TestReplayKeepsOldMessages(t *testing.T) { simulated(t, testReplayKeepsOldMessages) }
+
+func testReplayKeepsOldMessages(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{Ttl: durationpb.New(time.Minute)})
+	reject := func(body string) {
+		n.publish("orders", body)
+		c := n.consume("orders", 1)
+		m := c.take(1)[0]
+		c.settle(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: m.GetSequence(), Last: m.GetSequence()}}})
+	}
+	reject("old")
+	time.Sleep(time.Minute) // simulated
+	reject("new")
+	r, err := n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1, 1}, []uint64{r.GetMoved(), r.GetSkipped()})
+	require.Equal(t, []string{"old"}, n.bodiesIn("dead"))
+	require.Equal(t, []string{"new"}, n.bodiesIn("orders"))
+}
+
 // A consumer is notified of a pending reject even if it requests no confirmation.
 func TestRejectWithoutConfirm(t *testing.T) { simulated(t, testRejectWithoutConfirm) }
 

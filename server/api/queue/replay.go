@@ -15,6 +15,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/delivery/dispatch"
 	"github.com/lockstep-mq/lockstep/server/delivery/session"
 	"github.com/lockstep-mq/lockstep/store"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -198,6 +199,12 @@ func (r *replay) commit(ctx context.Context, b *txn.Builder, ops int) (*txn.Resu
 	return result, err
 }
 
+// expires reports whether a message is older than the TTL of a target queue, which would expire it immediately.
+func (r *replay) expires(target uint64, m *txn.Message) bool {
+	ttl := query.TTL(r.service.store, target)
+	return ttl > 0 && now()-m.TimestampMS >= ttl
+}
+
 // relabel returns the target queue of a message, and its record without the dead-letter information. If the
 // message cannot be moved, the target is txn.NoQueue.
 func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, rec []byte, err error) {
@@ -219,8 +226,8 @@ func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, 
 		}
 		target = found.QueueID
 	}
-	if target == txn.NoQueue {
-		return target, nil, nil
+	if target == txn.NoQueue || r.expires(target, &message) {
+		return txn.NoQueue, nil, nil
 	}
 	rec, err = txn.Relabel(m.Record, nil)
 	if err != nil {

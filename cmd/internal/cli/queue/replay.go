@@ -24,9 +24,9 @@ func replayCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
 		Long: `Move the dead letters of a queue to their original queues or, with --to, to another queue, as new messages
-at its end. Without --to, dead letters with a deleted original queue are kept, as are messages that are not dead
-letters. With --to, these are moved as well. Messages are moved in batches. If the command is interrupted or fails,
-run it again to move the remaining messages.`,
+at its end. Messages that are older than the TTL of their new queue are kept, because they would expire immediately.
+Without --to, dead letters with a deleted original queue and messages that are not dead letters are also kept.
+If the command is interrupted or fails, run it again to move the remaining messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
@@ -50,7 +50,8 @@ run it again to move the remaining messages.`,
 				if r.Skipped == 0 {
 					return env.Print.Sentence("moved %s from %s", output.Plural(r.Moved, "message"), args[0])
 				}
-				return env.Print.Sentence("moved %s from %s; skipped %s: not a dead letter, or no original queue",
+				return env.Print.Sentence("moved %s from %s; skipped %s: not a dead letter, no original queue, or "+
+					"older than the TTL of the queue",
 					output.Plural(r.Moved, "message"), args[0], output.Count(r.Skipped))
 			})
 		},
