@@ -231,7 +231,7 @@ func testReplayInBatches(t *testing.T) {
 	require.Len(t, n.browse("dead"), 23)
 }
 
-// A replay keeps dead letters that would expire immediately in their target queue.
+// A replay and a move skip messages that would expire immediately in their target queue.
 func TestReplayKeepsOldMessages(t *testing.T) { simulated(t, testReplayKeepsOldMessages) }
 
 func testReplayKeepsOldMessages(t *testing.T) {
@@ -249,6 +249,11 @@ func testReplayKeepsOldMessages(t *testing.T) {
 	r, err := n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1, 1}, []uint64{r.GetMoved(), r.GetSkipped()})
+	moved, err := n.queues.MoveMessages(t.Context(), &pb.MoveMessagesRequest{
+		Queue: "dead", To: "orders", Sequences: []*pb.SequenceRange{{First: 1, Last: 1}},
+	})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{0, 1}, []uint64{moved.GetMoved(), moved.GetSkipped()})
 	require.Equal(t, []string{"old"}, n.bodiesIn("dead"))
 	require.Equal(t, []string{"new"}, n.bodiesIn("orders"))
 }

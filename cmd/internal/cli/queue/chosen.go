@@ -28,8 +28,8 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "move NAME", Short: "Move selected messages to another queue",
 		Long: `Move messages of a queue to another queue. They become new messages at its end. Messages in flight are moved
-as well. Messages that no longer exist are skipped. Without --to, dead letters are moved to their original queues, and
-other messages are skipped. The command can be repeated after an error without moving a message twice.
+as well. Messages that no longer exist, or are older than the TTL of their new queue, are skipped. Without --to, dead
+letters are moved to their original queues, and other messages are skipped. The command can be repeated after an error without moving a message twice.
 
 Messages are selected by sequence (up to 10,000), and moved in one transaction, or by a CEL expression, and moved in
 batches; --timeout does not limit the search. To list sequences, or to check an expression, use lockstep browse.`,
@@ -60,7 +60,8 @@ batches; --timeout does not limit the search. To list sequences, or to check an 
 				}
 				text := fmt.Sprintf("moved %s from %s", output.Plural(r.Moved, "message"), args[0])
 				if r.Skipped > 0 {
-					text += fmt.Sprintf("; skipped %s: no longer stored, or no original queue", output.Count(r.Skipped))
+					text += fmt.Sprintf("; skipped %s: no longer stored, no original queue, or older than the TTL "+
+						"of the queue", output.Count(r.Skipped))
 				}
 				return env.Print.Sentence("%s", text)
 			})
