@@ -25,10 +25,10 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := group("access", "Manage access rules, roles, tokens and quotas",
 		`Until the first rule exists, all clients have all rights, unless access.mode is deny. Afterwards, requests
 that no rule allows are denied, even if all rules are revoked later. The principals in access.operators always have
-all rights. Changes take effect within a second, including on open streams.
+all rights. In a fleet, each pair has its own rules, roles, tokens and quotas: --addr selects the pair.
 
 Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
-queue patterns, * matches any number of characters and ? matches one.`)
+queue patterns of rules, * matches any number of characters and ? matches one.`)
 	cmd.GroupID = "operate"
 	cmd.AddCommand(
 		grantCommand(env), revokeCommand(env), listCommand(env), testCommand(env), whoAmICommand(env), resetCommand(env),
@@ -126,13 +126,14 @@ type ruleFlags struct {
 
 func (f *ruleFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.group, "group", "", "group pattern, instead of the principal")
-	cmd.Flags().StringVar(&f.queue, "queue", "", "queue pattern for rights on queues, such as 'orders.*'; '*': all queues")
-	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, in addition to rights")
+	cmd.Flags().StringVar(&f.queue, "queue", "",
+		"queue pattern of the rule, such as 'orders.*'; required for rights on queues")
+	cmd.Flags().StringSliceVar(&f.roles, "role", nil, "roles, in addition to rights; may be repeated")
 	addLockOut(cmd, &f.lockOut)
 }
 
 func addLockOut(cmd *cobra.Command, lockOut *bool) {
-	cmd.Flags().BoolVar(lockOut, "lock-out", false, "execute the change even if the caller loses its own operate right")
+	cmd.Flags().BoolVar(lockOut, "lock-out", false, "execute the change even if it locks the caller out")
 }
 
 // rule parses [PRINCIPAL] [RIGHT...]; the principal is omitted if there is a group.
@@ -153,12 +154,11 @@ func grantCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
 		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Grant rights or roles to a principal or group",
-		Long: `Grant rights or roles to a principal or a group. Each combination of principal or group and queue
-pattern has one rule; grant adds to it. After the first rule, requests that no rule allows are denied. The command is
-refused if the caller itself would not have the operate right, unless --lock-out is given.
+		Long: `Grant rights or roles to a principal or a group. They are added to the rule of this principal or group and
+--queue. After the first rule, requests that no rule allows are denied. The command is refused if the caller itself
+would not have the operate right, unless --lock-out is given.
 
-Rights on queues, which require --queue, are publish, consume, browse and manage. Rights on the pair are operate and
-audit.`,
+The rights publish, consume, browse and manage require --queue. The rights operate and audit apply to the pair.`,
 		Example: `  lockstep access grant alice operate,audit
   lockstep access grant billing publish --queue 'orders.*'
   lockstep access grant --group developers browse --queue '*'
@@ -201,10 +201,9 @@ func revokeCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
 		Use: "revoke [PRINCIPAL] [RIGHT...]", Short: "Revoke rights or roles",
-		Long: `Revoke rights or roles from a principal or a group. Each combination of principal or group and queue
-pattern has one rule, and only the rule with the given --queue changes. If no right or role is given, the whole rule is
-deleted. Open streams that require a revoked right end within a second. The command is refused if the caller would lose
-its own operate right, unless --lock-out is given.`,
+		Long: `Revoke rights or roles from a principal or a group. Only the rule with exactly this principal or group and
+this --queue changes: other rules can still grant the rights. Without rights and roles, the whole rule is deleted. The
+command is refused if the caller would lose its own operate right, unless --lock-out is given.`,
 		Example: `  lockstep access revoke billing publish --queue 'orders.*'
   lockstep access revoke --group developers --queue '*'
   lockstep access revoke alice operate --output json`,
@@ -280,9 +279,8 @@ func withTable(ctx context.Context, env *cli.Env, show func(t table) error) erro
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List rules, roles, tokens and quotas",
-		Long: `List all rules, roles, tokens without their secrets, and quotas with their usage. With --output json,
-rules include the caller that last changed them. The command requires the operate right. To list your own rights, use
-lockstep access whoami.`,
+		Long: `List all rules, roles, tokens without their secrets, and quotas with their usage. The command requires the
+operate right. To list your own rights, use lockstep access whoami.`,
 		Example: "  lockstep access list\n  lockstep access list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -333,11 +331,10 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Test which principals have a right",
-		Long: `List the principals and groups that have a right, and the rules that grant it. With --principal, --group or
-both, report whether a caller with that principal and these groups has it; the exit code is 0 even if it does not.
-The command changes nothing and requires the operate right. The queue rights publish, consume, browse and manage require
-the queue name.`,
+		Use: "test RIGHT [QUEUE]", Short: "Show who has a right",
+		Long: `List the rules and access.operators that grant a right. With --principal or --group, report whether a caller
+with this principal and these groups has the right; the exit code is 0 even if it does not. The command requires the
+operate right. The rights publish, consume, browse and manage require QUEUE.`,
 		Example: `  lockstep access test publish orders.eu
   lockstep access test publish orders.eu --principal billing
   lockstep access test operate --principal alice --group ops --output json`,
@@ -365,8 +362,8 @@ the queue name.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&principal, "principal", "", "principal to test")
-	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
+	cmd.Flags().StringVar(&principal, "principal", "", "principal of the caller to test")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the caller to test")
 	return cmd
 }
 
@@ -413,8 +410,8 @@ type self struct {
 func whoAmICommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "whoami", Short: "Show the caller's identity and rights",
-		Long: `Show the caller's principal, how it was authenticated (certificate, token or JWT), and the rules
-that apply to it. The command requires no right. Use it first when a request is denied.`,
+		Long: `Show the caller's principal and groups, how it was authenticated, and the rules that apply to it. The command
+requires no right.`,
 		Example: "  lockstep access whoami\n  lockstep access whoami --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -23,12 +23,12 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Delete all access rules to recover access",
-		Long: `Recover access if operators are locked out. The command writes a file into the data directory of a
-stopped node and changes nothing else. When the node becomes active, it deletes all rules on both nodes, logs this,
-and removes the file. Afterwards, all clients have all rights until a rule is created, unless access.mode is deny.
-Roles, tokens and quotas are kept.
+		Long: `Recover access if operators are locked out. The command writes a request into the data directory of a stopped
+node. When this node is started and becomes active, it deletes all rules of the pair. Afterwards, all clients have all
+rights until a rule is created, unless access.mode is deny. Roles, tokens and quotas are kept.
 
-The node must become active: stop the other node while this one starts, or run the command on both nodes.`,
+The node must become active: stop the other node while this one starts, or run the command on both nodes. Without a
+terminal, the command requires --yes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +
 			"  lockstep access reset --data-dir /var/lib/lockstep --yes --output json",
 		Args: cobra.NoArgs,

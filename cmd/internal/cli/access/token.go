@@ -45,10 +45,10 @@ func newToken(t *pb.AccessToken) token {
 
 func tokenCommand(env *cli.Env) *cobra.Command {
 	cmd := group("token", "Create, list and revoke tokens",
-		`A token is a secret that authenticates a caller without a certificate. The pair stores only its SHA-256
-hash; the token is printed once, when it is created.`)
+		`A token is a secret that authenticates a caller without a certificate. It is printed once, when it is
+created: the pair stores only its SHA-256 hash.`)
 	cmd.AddCommand(tokenCreateCommand(env), listPart(env, "token", "List tokens",
-		"List token names, principals and expiry times. Secrets are not stored: revoke a lost token and create a new one.",
+		"List tokens without their secrets. If a secret is lost, revoke the token and create a new one.",
 		func(t table) []token { return t.Tokens }, tokenTable), tokenRevokeCommand(env))
 	return cmd
 }
@@ -59,9 +59,8 @@ func tokenCreateCommand(env *cli.Env) *cobra.Command {
 	var expires time.Duration
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a token and print it once",
-		Long: `Create a token for a principal and print it once. The token is generated locally; the pair receives only its
-SHA-256 hash. The name is not secret; use it to revoke the token. A token has no rights itself: to grant rights to its
-principal, use lockstep access grant.`,
+		Long: `Create a token for a principal and print it once. The name is not secret; use it to revoke the token. To
+grant rights to the principal, use lockstep access grant.`,
 		Example: `  lockstep access token create ci --principal ci-bot --group deployers --expires 2160h
   lockstep access token create billing-1 --principal billing --output json`,
 		Args: cobra.ExactArgs(1),
@@ -99,7 +98,7 @@ principal, use lockstep access grant.`,
 		},
 	}
 	cmd.Flags().StringVar(&principal, "principal", "", "principal of the token")
-	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal")
+	cmd.Flags().StringSliceVar(&groups, "group", nil, "groups of the principal; may be repeated")
 	cmd.Flags().DurationVar(&expires, "expires", 0, "lifetime, such as 2160h; 0: unlimited")
 	return cmd
 }
@@ -144,8 +143,8 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	var lockOut bool
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke a token by its name",
-		Long: `Revoke a token permanently on both nodes. Streams opened with it end within a second. Access rules of its
-principal are kept. The command is refused if the caller would lose its own operate right, unless --lock-out is given.`,
+		Long: `Revoke a token permanently. Access rules of its principal are kept. The command is refused if the caller would
+lose its own operate right or, if it uses a token, its last token. --lock-out overrides this check.`,
 		Example: "  lockstep access token revoke ci\n  lockstep access token revoke ci --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -188,14 +187,13 @@ func roleTable(env *cli.Env, roles []role) error {
 
 func roleCommand(env *cli.Env) *cobra.Command {
 	cmd := group("role", "Manage roles (named sets of rights)",
-		"A role is a named set of rights. Rules refer to roles by name and use their current rights.")
+		"A role is a named set of rights. Access rules can grant roles.")
 	var lockOut bool
 	put := &cobra.Command{
 		Use: "put NAME RIGHT...", Short: "Create or replace a role",
-		Long: `Create or replace a named set of rights. Rules that refer to the role use the new rights within a
-second. The rights are publish, consume, browse, manage, operate and audit; the rights on queues apply to the
-queues of the rule. The command is refused if the caller would lose its own operate right, unless --lock-out is
-given.`,
+		Long: `Create or replace a role. The change applies to all rules that refer to the role. The rights are publish,
+consume, browse, manage, operate and audit. The command is refused if the caller would lose its own operate right,
+unless --lock-out is given.`,
 		Example: "  lockstep access role put deployer publish,manage\n  lockstep access role put operator operate audit",
 		Args:    cobra.MinimumNArgs(2), //nolint:mnd // a name and a right
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -214,12 +212,12 @@ given.`,
 		},
 	}
 	addLockOut(put, &lockOut)
-	list := listPart(env, "role", "List roles", "List each role with its rights. Rules refer to roles by name.",
+	list := listPart(env, "role", "List roles", "List each role with its rights.",
 		func(t table) []role { return t.Roles }, roleTable)
 	cmd.AddCommand(put, list, &cobra.Command{
 		Use: "delete NAME", Short: "Delete an unused role",
-		Long: `Delete a role. A role that a rule refers to cannot be deleted: to find such rules, use lockstep access
-list; to remove the role from them, use lockstep access revoke.`,
+		Long: `Delete a role. A role that a rule refers to cannot be deleted: first remove it from the rule with lockstep
+access revoke.`,
 		Example: "  lockstep access role delete deployer",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -286,14 +284,14 @@ func quotaTable(env *cli.Env, quotas []quota) error {
 
 func quotaCommand(env *cli.Env) *cobra.Command {
 	cmd := group("quota", "Manage quotas of queue patterns",
-		"A quota limits the total usage of all queues whose names match a pattern.")
+		"A quota limits the total usage of all queues of a pair that match a name pattern. If several quotas match a "+
+			"queue, all of them apply.")
 	list := listPart(env, "quota", "List quotas and their usage",
-		"List each quota with the current usage of the queues that match its pattern. Several quotas can apply to a queue.",
+		"List each quota with its usage.",
 		func(t table) []quota { return t.Quotas }, quotaTable)
 	cmd.AddCommand(quotaPutCommand(env), list, &cobra.Command{
 		Use: "delete PATTERN", Short: "Delete the quota of a pattern",
-		Long: `Delete the quota with exactly this pattern. Messages are kept, and quotas of other patterns still
-apply. To list the patterns, use lockstep access quota list.`,
+		Long:    `Delete the quota with exactly this pattern. Queues and messages are kept.`,
 		Example: "  lockstep access quota delete 'team-a/*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -310,10 +308,9 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 	var bytes string
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set the quota of a pattern",
-		Long: `Limit the total usage of all queues whose names match a pattern (* and ?). An existing quota of the
-pattern is replaced: limits that are not given are unlimited. Requests beyond the quota are refused: new queues,
-publishes, consumers and publish streams. If the message rate is exceeded, publishes are delayed instead, and refused
-only if the delay would exceed 10 seconds. The quota takes effect within a second.`,
+		Long: `Limit the total usage of all queues that match a name pattern: * matches any number of characters, ? one
+character. An existing quota of the pattern is replaced: limits that are not given are unlimited. Requests that exceed
+a limit are refused. Publishes that exceed --rate are delayed, and refused while the delay is more than 10 seconds.`,
 		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
   lockstep access quota put '*' --bytes 100GiB --output json`,
 		Args: cobra.ExactArgs(1),

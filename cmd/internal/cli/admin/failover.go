@@ -41,21 +41,17 @@ func FailoverCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "failover [ADDRESS]", GroupID: "operate",
 		Short: "Force failover (may lose data)",
-		Long: `Last resort. A standby that is in sync takes over automatically, unless the pair is paused (lockstep resume).
-A standby that was not in sync when the active failed does not: acknowledged messages may exist only on the lost node,
-and the standby waits for it. If the lost node or its disk can be recovered, recover it instead.
+		Long: `Make a node active that was not in sync when the active failed. This is the last resort: such a node may lack
+acknowledged messages, and waits for the lost node. If the lost node or its disk can be recovered, recover it instead. A
+node that is in sync takes over automatically, unless the pair is paused (lockstep resume).
 
-Otherwise, this command makes the node at ADDRESS active (default: the node in --addr that responds). Messages that
-are missing on this node are lost; the command first reports their range, as far as the node knows it. The node refuses
-the command if it is in sync, or if the other node responds to it or keeps its lease. MAKE SURE THAT THE OTHER NODE DOES
-NOT RUN: an active that is partitioned only from the coordinator and this node can still serve clients, and their
-messages are lost as well.
+The node is the one at ADDRESS (default: the node in --addr that responds). Messages that are missing on this node are
+lost; --dry-run reports their range, as far as the node knows it. MAKE SURE THAT THE OTHER NODE DOES NOT RUN: if clients
+can still reach it, messages that it acknowledges are lost as well. The command is refused if this node is in sync, or
+if the other node responds or has a lease.
 
-If the lost node returns later, it follows the new active. Its records that the new active does not have are kept
-in a file cut-*.seg in its data directory. The path is logged; to read the file, use lockstep store dump-log.
-
-Without --dry-run, the command requires --force and --accept-data-loss. On a terminal, it also asks for the name of
-the new active; scripts use --yes.`,
+The command requires --force and --accept-data-loss. On a terminal, it also asks for the name of the new active. Without
+a terminal, it requires --yes.`,
 		Example: `  lockstep failover --dry-run
   lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a destroyed"`,
 		Args: cobra.MaximumNArgs(1),
@@ -81,7 +77,7 @@ the new active; scripts use --yes.`,
 	flags.BoolVar(&f.force, "force", false, "activate a node that is not in sync")
 	flags.BoolVar(&f.accept, "accept-data-loss", false,
 		"accept the loss of acknowledged messages that exist only on the lost node")
-	flags.BoolVar(&f.dryRun, "dry-run", false, "only report what may be lost")
+	flags.BoolVar(&f.dryRun, "dry-run", false, "only report which messages may be lost")
 	flags.BoolVar(&f.yes, "yes", false, "skip the confirmation prompt")
 	flags.StringVar(&f.reason, "reason", "", "reason, shown in the status, up to 200 bytes")
 	flags.StringVar(&f.other, "other", "", "address of the lost node, if the coordinator does not know it (default: "+

@@ -17,12 +17,10 @@ func PauseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause", GroupID: "operate",
 		Short: "Disable automatic failover",
-		Long: `While a pair is paused, the standby does not take over, even if the active appears to be down. Pause a pair
-during network or machine maintenance that would look like a node failure. The pause is stored in the cluster record
-and survives restarts. Replication continues, a restarted active keeps its role, and lockstep switchover still works.
+		Long: `Pause a pair, for example during network maintenance: until lockstep resume, the standby does not take over,
+even if the active appears to be down. The pause survives restarts of both nodes.
 
-If the active fails during a pause, no node serves clients until the active returns, or the pair is resumed (lockstep
-resume) and the standby takes over.`,
+If the active fails during a pause, no node serves clients until the active returns or the pair is resumed.`,
 		Example: `  lockstep pause --reason "replacing the switch in rack 4"`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, true, reason) },
@@ -35,9 +33,8 @@ resume) and the standby takes over.`,
 func ResumeCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume", GroupID: "operate",
-		Short: "Enable automatic failover after a pause",
-		Long: "Enable automatic failover after lockstep pause. If the active is down and the standby was in sync, the " +
-			"standby then takes over.",
+		Short:   "Enable automatic failover after a pause",
+		Long:    "End lockstep pause. If the active is down and the standby was in sync, the standby then takes over.",
 		Example: "  lockstep resume",
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, false, "") },

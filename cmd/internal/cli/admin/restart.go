@@ -19,20 +19,16 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "restart", GroupID: "operate",
 		Short: "Restart both nodes without downtime",
-		Long: `Restart the nodes of a pair, one at a time, without downtime: the standby restarts and catches up, the
-active role is switched, and the other node restarts. Producers and consumers only notice the pause of a switchover;
-with min-in-sync 2, writes also wait while a node restarts. Ctrl-C cancels the restart at the next safe point.
+		Long: `Restart the nodes of a pair, one at a time: the standby restarts and catches up, the active role is switched,
+and the other node restarts. Clients are paused during the switchover. With min-in-sync 2, nothing can be published
+while a node restarts. Ctrl-C cancels the restart at the next safe point. To show or cancel a restart, use lockstep
+store plan.
 
-For an upgrade, first replace the program on both machines (write the new file next to the old one and rename it).
-A node replaces its own process, so its supervisor is not involved. Settings are read again.
+The nodes read their configuration again. For an upgrade, first replace the program on both machines: write the new file
+next to the old one and rename it. A node does not stop if lockstep serve --check fails with the new program.
 
-Before a node stops, the new program checks its settings and files (lockstep serve --check). If the check fails,
-the node keeps running and the plan fails with the reason.
-
-The pair stores the restart as a plan, as for lockstep store resize --rolling, and continues it after process
-failures. To show or cancel it, use lockstep store plan. If the new version does not start, the plan waits, the
-other node serves clients with the old version, and no messages are lost: restore the old program and start the
-node manually.`,
+If a node does not start again, the other node serves clients. Start the node manually, if necessary with the old
+program: the restart then continues.`,
 		Example: `  lockstep restart
   lockstep restart --switch-back
   lockstep restart --detach --output json`,
@@ -46,7 +42,7 @@ node manually.`,
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&switchBack, "switch-back", false, "switch the active role back at the end")
-	cmd.Flags().BoolVar(&detach, "detach", false, "start the plan and return immediately")
+	cmd.Flags().BoolVar(&switchBack, "switch-back", false, "switch the active role back to the first active at the end")
+	cmd.Flags().BoolVar(&detach, "detach", false, "start the restart and return immediately")
 	return cmd
 }

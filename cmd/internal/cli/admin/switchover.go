@@ -26,14 +26,11 @@ func SwitchoverCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "switchover", GroupID: "operate",
 		Short: "Switch the active role to the other node",
-		Long: `The active node waits until the standby has replicated all messages, hands the role over, and
-becomes the standby. No messages are lost or refused; clients see a short pause. If the standby does not receive the
-messages within a second, the switchover is rolled back. The command is refused unless the standby is connected and in
-sync. It waits for --within: after this time, the switchover may still succeed (lockstep status).
+		Long: `Make the standby active and the active standby, without loss of messages. Clients are paused in the meantime.
+The standby must be connected and in sync. If the switchover takes longer than --within, the command fails, and the
+outcome is unknown: see lockstep status.
 
-Without --to and --from, the role moves to the other node: two switchovers restore the initial state. With --to or
---from, the command is idempotent and suitable for hooks: if the role is already at the requested node, it succeeds
-without a change.`,
+With --to or --from, the command succeeds without a change if the requested node already has the role.`,
 		Example: "  lockstep switchover\n  lockstep switchover --to b\n  lockstep switchover --from $(hostname)",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -65,11 +62,11 @@ without a change.`,
 		},
 	}
 	cmd.Flags().DurationVar(&within, "within", 10*time.Second,
-		"time limit of the command; after it, the outcome is unknown")
+		"time limit of the switchover; after it, the outcome is unknown")
 	cmd.Flags().StringVar(&req.To, "to", "",
-		"name or UUID of the new active; succeeds if it is already active")
+		"name or UUID of the node to become active")
 	cmd.Flags().StringVar(&req.From, "from", "",
-		"name or UUID of the node to become standby; succeeds if it is not active")
+		"name or UUID of the node to become standby")
 	cmd.MarkFlagsMutuallyExclusive("to", "from")
 	return cmd
 }
@@ -129,8 +126,8 @@ func CheckpointCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
 		Short: "Write a checkpoint now",
-		Long: "Write a checkpoint of the page file now, on each node in --addr or on the node at ADDRESS. Nodes write " +
-			"checkpoints automatically, and when they stop; a checkpoint shortly before a stop makes the stop faster.",
+		Long: "Write a checkpoint of the page file, on each node in --addr or on the node at ADDRESS. A checkpoint shortly " +
+			"before a stop makes the stop faster.",
 		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

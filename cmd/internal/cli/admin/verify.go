@@ -29,22 +29,17 @@ func VerifyCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "verify", GroupID: "operate",
 		Short: "Compare both nodes and list corrupt messages",
-		Long: `Compare the rolling digests of all queues of both nodes at the same LSN. The comparison is cheap, and
-the active also runs it every verify.interval. With --deep, both nodes also read all pages and log segments
-from disk, repair corruption, and compare the contents of all messages.
+		Long: `Compare the digests of all queues on both nodes, and list the corrupt messages that the nodes have detected, up
+to 1,000 on each node. The standby must be in sync. A standalone node only lists its corrupt messages. With --deep, the
+nodes first read all their data from disk, and compare the contents of all messages.
 
-The command also lists the messages that a node is known to be unable to read. A message that is corrupt on one node
-is repaired from the other one. Messages that are corrupt on both nodes are lost: reading them returns DATA_LOSS,
-consumers skip them, and lockstep queue drop-corrupt discards them.
+The nodes repair corrupt messages if the other node has an intact copy. Messages without an intact copy are lost: to
+discard them, use lockstep queue drop-corrupt.
 
-The standby must be in sync. A standalone node has no other node to compare with, and only lists its corrupt messages.
-Without --deep, the time limit is --timeout, but at least 15 seconds; with --deep, there is no time limit.
+With --site, only the digests of two sites are compared, and --addr can contain nodes of both sites.
 
-With --site, only the digests of the active nodes of two sites are compared, at the same transaction, and --addr can
-contain nodes of either site. The primary is not paused. The replica stops applying its log for one round trip between
-the sites.
-
-The exit code is 1 if the nodes or sites differ, if messages or an index cannot be read, or if the comparison fails.`,
+The time limit is --timeout, but at least 15 seconds; with --deep, there is no limit. The exit code is 1 if the nodes or
+sites differ, if messages or an index cannot be read, or if the comparison fails.`,
 		Example: "  lockstep verify\n  lockstep verify --deep --full-speed\n  lockstep verify --site\n" +
 			"  lockstep verify --output json | jq '.differences'",
 		Args: cobra.NoArgs,
@@ -66,9 +61,10 @@ The exit code is 1 if the nodes or sites differ, if messages or an index cannot 
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&deep, "deep", false, "also read all pages and log segments of both nodes, and compare contents")
+	cmd.Flags().BoolVar(&deep, "deep", false, "also read all data of both nodes, and compare the contents of messages")
 	cmd.Flags().BoolVar(&site, "site", false, "compare both sites instead of both nodes")
-	cmd.Flags().BoolVar(&full, "full-speed", false, "with --deep: read at full disk speed, ignoring scrub.rate")
+	cmd.Flags().BoolVar(&full, "full-speed", false,
+		"with --deep: ignore scrub.rate and maintenance.background-share; may slow down clients")
 	cmd.MarkFlagsMutuallyExclusive("site", "deep")
 	cmd.MarkFlagsMutuallyExclusive("site", "full-speed")
 	return cmd

@@ -26,10 +26,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "audit", GroupID: "operate",
 		Short: "Show administrative calls and denied requests",
-		Long: `Each node records administrative calls and denied requests, with the caller, its address, the method
-and the result. Denied requests that are repeated within ten seconds are counted in one record. Records contain no
-message bodies, properties or secrets. They are written to the file in the setting audit.file of the node, or to its
-log.`,
+		Long: `Each node records administrative calls and denied requests in audit.file or, if this setting is empty, in its
+log. Records contain no message bodies, properties or secrets.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -41,13 +39,12 @@ func tailCommand(env *cli.Env) *cobra.Command {
 	var last uint32
 	req := &pb.TailAuditRequest{}
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Show recent records of both nodes",
-		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
-A node keeps the last 1,000 records in memory, and reads them from audit.file, if set, after a restart. With
---follow, also print new records until Ctrl-C, or until no node responds, in the order of their arrival. If a node does
-not respond, its records are missing, and the exit code is 1.
+		Use: "tail", Short: "Show recent audit records",
+		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first. The
+command requires the audit right. Repetitions of a denied request within ten seconds are counted in one record. With
+--follow, also print new records, in the order of their arrival, until Ctrl-C.
 
-The command requires the audit right.`,
+If a request to a node fails, records of this node are missing, and the exit code is 1.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
 			"  lockstep audit tail --principal 'ci-*' --method DeleteQueue",
 		Args: cobra.NoArgs,
@@ -65,9 +62,9 @@ The command requires the audit right.`,
 	}
 	f := cmd.Flags()
 	f.Uint32VarP(&last, "last", "n", 20, "number of recent records to search on each node, up to 1000")
-	f.BoolVarP(&req.Follow, "follow", "f", false, "print new records as they arrive")
-	f.StringVar(&req.Principal, "principal", "", "only calls of this principal; * matches any text")
-	f.StringVar(&req.Method, "method", "", "only calls of this method, such as Switchover; * matches any text")
+	f.BoolVarP(&req.Follow, "follow", "f", false, "also print new records, until Ctrl-C")
+	f.StringVar(&req.Principal, "principal", "", "only calls of principals that match this pattern, such as 'ci-*'")
+	f.StringVar(&req.Method, "method", "", "only calls of methods that match this pattern, such as Switchover or '*Queue'")
 	return cmd
 }
 

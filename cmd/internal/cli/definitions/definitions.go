@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package definitions implements the commands that export the queues, policies and schedules of a pair or a fleet to a
-// file, compare such a file with a pair or a fleet, and apply it.
+// Package definitions implements the commands that export queues and other objects of a pair or a fleet to a file,
+// compare such a file with a pair or a fleet, and apply it.
 package definitions
 
 import (
@@ -34,13 +34,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "definitions", Aliases: []string{"defs"}, GroupID: "use",
 		Short: "Export, compare and import queue definitions",
-		Long: `A definitions file (YAML) contains the queues of a pair, with their own configuration, subscriptions and
-forwards, the policies, and the schedules. It is sorted by name, lists only the options that are set, and is suitable
-for version control. It contains no messages.
-
-With --fleet, the file contains the queues of all pairs of a fleet, each with the name of its pair, the placement
-rules, and the policies, access rules, roles and schedules. Those that are not equal on all pairs are listed per pair,
-under the key "pairs".`,
+		Long: `A definitions file (YAML) contains the queues of a pair, with their own options, subscriptions and forwards,
+and its policies and schedules. It contains no messages. With --fleet, a file contains these objects of all pairs, and
+the placement rules, access rules and roles.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -54,8 +50,8 @@ func exportCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [FILE]", Short: "Export definitions to a file",
 		Long: `Write queues, policies and schedules to a file or to standard output; with --fleet, those of all pairs, and
-the placement rules, access rules and roles. An existing file is replaced. Temporary queues are omitted, because they
-belong to their clients. Messages, tokens and quotas are not exported.`,
+the placement rules, access rules and roles. An existing file is replaced. Temporary queues, messages, tokens and quotas
+are not exported.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -112,16 +108,14 @@ func importCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "import FILE", Short: "Apply definitions from a file",
 		Long: `Print the changes that make the pair match the file, and apply them; "-" is standard input. On a terminal, the
-command asks for confirmation; without a terminal, deletions require --yes. The command is idempotent. If a step fails,
-the previous steps stay applied, and another run applies the rest.
+command asks for confirmation; without a terminal, deletions require --yes. If a change fails, the previous changes stay
+applied, and another run applies the rest.
 
 Objects in the file are created, or changed to match it: options and forwards of a queue that are not in the file are
-reset or removed. A subscription added to an existing queue starts with the next message. If the file changes an
-immutable setting, nothing is changed, and the exit code is 1.
+removed. A subscription that is added to an existing queue starts with the next message.
 
-Queues and subscriptions that are not in the file are kept unless --prune is given, which deletes them, with their
-messages, except for temporary queues. --prune also deletes policies, schedules, access rules, roles and placement rules
-that are not in the file, but only if the file has a list of that kind.
+With --prune, queues and subscriptions that are not in the file are deleted, with their messages, except for temporary
+queues. Other objects that are not in the file are only deleted if the file has a list of that kind.
 
 With --fleet, queues that are on another pair than in the file are reported, but not moved.`,
 		Example: `  lockstep definitions import queues.yaml
@@ -141,7 +135,7 @@ With --fleet, queues that are on another pair than in the file are reported, but
 		},
 	}
 	cmd.Flags().BoolVar(&prune, "prune", false,
-		"delete objects that are not in the file; queues and subscriptions are deleted with their messages")
+		"delete objects that are not in the file, with their messages")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only print the changes")
 	addPrefix(cmd, &prefix)
 	addFleet(cmd, &ofFleet)
@@ -153,9 +147,9 @@ func diffCommand(env *cli.Env) *cobra.Command {
 	var prefix string
 	var ofFleet bool
 	cmd := &cobra.Command{
-		Use: "diff FILE", Short: "Compare the pair with a file",
-		Long: `Print the changes, including deletions, that would make the pair match the file; "-" is standard input. The
-exit code is 1 if there are differences.`,
+		Use: "diff FILE", Short: "Compare a file with the pair",
+		Long: `Print the changes, including deletions, that make the pair match the file; "-" is standard input. Nothing is
+changed. The exit code is 1 if there are differences.`,
 		Example: "  lockstep definitions diff queues.yaml\n  lockstep definitions diff queues.yaml --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -211,7 +205,7 @@ func withPlan(
 }
 
 func addFleet(cmd *cobra.Command, ofFleet *bool) {
-	cmd.Flags().BoolVar(ofFleet, "fleet", false, "all pairs of the fleet, with placement rules, access rules and roles")
+	cmd.Flags().BoolVar(ofFleet, "fleet", false, "include all pairs of the fleet, placement rules, access rules and roles")
 }
 
 func addPrefix(cmd *cobra.Command, prefix *string) {

@@ -22,13 +22,12 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "browse QUEUE", GroupID: "use",
 		Short: "Show messages without consuming them",
-		Long: `Print the stored messages of a queue in order, as a table, without consuming them. With --subscription, print
-only the messages that this subscription has not acknowledged. Messages published after the start of the command are not
-printed. Corrupt messages are skipped; the exit code is then 1.
+		Long: `Print the stored messages of a queue as a table, in the order of their sequences, without consuming them.
+Messages that are published after the start of the command are not printed. Corrupt messages are skipped; the exit code
+is then 1.
 
-With --filter, print only the messages that match a CEL expression. The expression can use properties, standard
-fields, times, size, and fields of JSON bodies (body.NAME). On a terminal, the progress is printed on standard
-error.`,
+The CEL expression of --filter can use the variables of lockstep subscription create --filter, and body for fields of
+JSON bodies.`,
 		Example: `  lockstep browse orders --limit 20
   lockstep browse orders --newest --limit 20
   lockstep browse orders --filter 'body.customer.id == "4711" && published_at > timestamp("2026-11-28T00:00:00Z")'
@@ -42,11 +41,11 @@ error.`,
 		},
 	}
 	cmd.Flags().StringVarP(&o.Subscription, "subscription", "s", "",
-		"only unacknowledged messages of this subscription; default: all stored messages")
+		"only messages that this subscription has not acknowledged, without delayed messages; default: all stored messages")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
-	cmd.Flags().BoolVar(&o.Newest, "newest", false, "print the newest messages first")
+	cmd.Flags().BoolVar(&o.Newest, "newest", false, "print messages in descending order of their sequences")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
-	cmd.Flags().Uint64Var(&o.Before, "before", 0, "end of the range: only lower sequences; 0: no limit")
+	cmd.Flags().Uint64Var(&o.Before, "before", 0, "only lower sequences; 0: no limit")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
 	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "omit message bodies")
 	cmd.Flags().BoolVar(&bodies, "bodies", false, "print message bodies, each followed by a newline, instead of a table")

@@ -34,15 +34,9 @@ func ConsumeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "consume QUEUE", GroupID: "use",
 		Short: "Consume messages and print their bodies",
-		Long: `Print message bodies, each followed by a newline, and acknowledge each message after printing it. Messages that
-cannot be printed, because standard output is closed or full or --format fails, are not acknowledged. The command
+		Long: `Print message bodies, each followed by a newline, and acknowledge each message after printing it. The command
 stops after --count messages, or after --wait without a message; with --follow, it waits for new messages until Ctrl-C.
-With --no-ack, messages stay in the queue, and are redelivered after the command ends, or after the acknowledgement
-timeout. With --reject, each message is printed and rejected: it is moved to the dead-letter queue, or discarded without
-one.
-
-With --filter, only messages that match a CEL expression are consumed (see lockstep subscription create). Other
-messages remain available to other consumers.
+A message that cannot be printed is not acknowledged.
 
 With --format, each message ` + formatHelp + `
 
@@ -83,19 +77,22 @@ With --format, each message ` + formatHelp + `
 	cmd.MarkFlagsMutuallyExclusive("count", "max")
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false,
 		"wait for new messages until Ctrl-C, or until --count messages were received")
-	cmd.Flags().BoolVar(&f.noAck, "no-ack", false, "do not acknowledge messages; they are redelivered later")
-	cmd.Flags().BoolVar(&f.reject, "reject", false, "reject messages: they are dead-lettered or discarded")
+	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
+		"do not acknowledge messages; they are redelivered when the command ends, or after the acknowledgement timeout")
+	cmd.Flags().BoolVar(&f.reject, "reject", false,
+		"reject printed messages: they are dead-lettered or, without a dead-letter queue, discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
 		"shell command to run for each message; its exit code determines the outcome")
 	cmd.MarkFlagsMutuallyExclusive("no-ack", "reject", "ack-after-command")
-	cmd.Flags().StringVar(&f.filter, "filter", "", "CEL expression that messages must match; default: all messages")
+	cmd.Flags().StringVar(&f.filter, "filter", "",
+		"CEL expression that messages must match, as for lockstep subscription create; default: all messages")
 	cmd.Flags().StringVar(&f.format, "format", "", "Go template for printing a message")
 	cmd.Flags().DurationVar(&f.wait, "wait", time.Second, "without --follow: stop after this time without a message")
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256,
 		"maximum number of messages that the node sends in advance; with --ack-after-command, the default is 1")
 	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
-		"requeue unacknowledged messages after this time, 1s to 24h; 0: setting of the subscription, which also applies if "+
-			"it is shorter")
+		"requeue unacknowledged messages after this time, 1s to 24h, or after the time set for the subscription if it is "+
+			"shorter; 0: only the time set for the subscription")
 	return cmd
 }
 

@@ -15,10 +15,9 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-const formatHelp = `is printed with a Go template (text/template) that uses the
-fields of --output json: {{.sequence}} {{.subject}} {{.properties.region}} {{.body}}. {{json .properties}}, {{hex
-.body}} and {{base64 .body}} encode a value. A field that the message does not have is an empty string. A missing
-property or an unknown field is an error; {{index .properties "region"}} prints an empty string instead.`
+const formatHelp = `is printed with a Go template (text/template) that uses the fields of
+--output json, such as {{.sequence}}, {{.body}} and {{.properties.region}}. {{json .properties}}, {{hex .body}} and
+{{base64 .body}} encode a value. A missing property is an error, except with {{index .properties "region"}}.`
 
 type formatter struct{ template *template.Template }
 

@@ -34,11 +34,11 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
 		Long: `Publish each argument as one message, or the content of each --file or, without both, each line of standard
-input, in order. The command returns when all messages are acknowledged, that is, stored on all in-sync nodes. If the
-pair rejects writes because fewer nodes are in sync than min-in-sync requires, the command fails immediately with exit
-code 1. With --timeout, it waits until enough nodes are in sync. Rejected messages are not stored. Exit code 3
-means that the outcome of some messages is unknown because no node responded: the error states how many, and how to
-check.`,
+input, in order. The command succeeds when the pair has acknowledged all messages. Acknowledged messages are replicated
+to all in-sync nodes.
+
+If the command fails, acknowledged messages remain stored. Exit code 3 means that the outcome of some messages is
+unknown: before you publish them again, check which of them are stored.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -80,7 +80,7 @@ check.`,
 	given.Register(cmd)
 	cmd.Flags().StringVar(&given.message.ReplyTo, "reply-to", "", "queue for the reply")
 	cmd.Flags().BoolVar(&create, "create", false,
-		"create the queue, with one subscription named default, if it does not exist")
+		"create the queue, with the subscription \"default\", if it does not exist")
 	return cmd
 }
 
@@ -102,7 +102,7 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "media type of the body, such as application/json")
 	cmd.Flags().StringVar(&m.Subject, "subject", "", "subject or type of the message")
 	cmd.Flags().StringVar(&m.Group, "group", "",
-		"message group; messages of a group are delivered in order, to one consumer at a time")
+		"message group; each subscription delivers one message of a group at a time")
 	cmd.Flags().IntVar(&f.priority, "priority", -1,
 		"priority 0 to 9: a queue with --priorities delivers higher priorities first")
 	cmd.Flags().Lookup("priority").DefValue = "4" // the default of the node; the priority is only sent if the flag is set

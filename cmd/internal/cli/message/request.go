@@ -39,11 +39,10 @@ func RequestCommand(env *cli.Env) *cobra.Command {
 		Short: "Publish a request and wait for the reply",
 		Long: `Publish a message with a temporary queue as reply_to, wait for a message with the same correlation_id in this
 queue, and print its body. --timeout limits the total time. The message is the argument, the content of --file, or all
-of standard input. The creation of the temporary queue, request/UUID, requires the manage right on it. The queue is
-deleted afterwards, or after 30 seconds if the command is killed.
+of standard input. The temporary queue, request/UUID, requires the manage and consume rights.
 
-The exit code is 0 if a reply was printed, 1 if none was received in time or the request was refused, 2 for an
-invalid command line, and 3 if it is unknown whether the request was published.
+The exit code is 0 if a reply was printed, 1 if none was received in time or the request failed, 2 for an invalid
+command line, and 3 if the outcome is unknown.
 
 With --format, the reply ` + formatHelp,
 		Example: `  lockstep request orders.price '{"item": 17}' --timeout 5s

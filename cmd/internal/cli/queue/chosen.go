@@ -27,12 +27,12 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	var which chosen
 	cmd := &cobra.Command{
 		Use: "move NAME", Short: "Move selected messages to another queue",
-		Long: `Move messages of a queue to another queue. They become new messages at its end. Messages in flight are moved
-as well. Messages that no longer exist, or are older than the TTL of their new queue, are skipped. Without --to, dead
-letters are moved to their original queues, and other messages are skipped. The command can be repeated after an error without moving a message twice.
+		Long: `Move messages of a queue, including those in flight, to the end of another queue of the same pair. Without
+--to, dead letters are moved to their original queues, and other messages are skipped. After an error, the command can
+be repeated: no message is moved twice.
 
-Messages are selected by sequence (up to 10,000), and moved in one transaction, or by a CEL expression, and moved in
-batches; --timeout does not limit the search. To list sequences, or to check an expression, use lockstep browse.`,
+Select messages with --sequence (up to 10,000, moved in one transaction) or with --filter (moved in batches, without a
+time limit). To list sequences, or to check a filter, use lockstep browse.`,
 		Example: `  lockstep queue move orders --to orders.repair --sequence 17
   lockstep queue move orders --to orders.repair --sequence 17,20-25 --sequence 31
   lockstep queue move prices --subscription audit --to audit.later --sequence 3
@@ -71,7 +71,7 @@ batches; --timeout does not limit the search. To list sequences, or to check an 
 	which.addFlags(cmd)
 	f.StringVar(&o.To, "to", "", "destination queue; default: the original queue of each dead letter")
 	f.StringVarP(&o.Subscription, "subscription", "s", "",
-		"remove messages from this subscription only; default: from all subscriptions")
+		"move messages from this subscription only; other subscriptions keep them; default: from all subscriptions")
 	return cmd
 }
 
@@ -81,12 +81,12 @@ func removeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Delete selected messages",
-		Long: `Acknowledge messages of a queue for all subscriptions, which deletes them, or for one subscription. A queue
-with retention keeps them until the retention ends: lockstep browse shows them, and lockstep queue seek delivers them
-again. On a terminal, the command asks for confirmation.
+		Long: `Acknowledge messages of a queue for all subscriptions, or only for --subscription. A message is deleted when
+all subscriptions have acknowledged it; a queue with retention keeps it until the retention ends. Without a terminal,
+the command does not ask for confirmation.
 
-Messages are selected by sequence (up to 10,000), or by a CEL expression; --timeout does not limit the search. To list
-sequences, or to check an expression, use lockstep browse.`,
+Select messages with --sequence (up to 10,000) or with --filter (without a time limit). To list sequences, or to check
+a filter, use lockstep browse.`,
 		Example: `  lockstep queue remove orders --sequence 17
   lockstep queue remove orders --sequence 17,20-25 --yes
   lockstep queue remove prices --subscription audit --sequence 3
@@ -142,7 +142,7 @@ func (c *chosen) addFlags(cmd *cobra.Command) {
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 	f.StringVar(&c.matching.Filter, "filter", "", "CEL expression that messages must match, instead of --sequence")
 	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: first sequence; 0: the oldest")
-	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: end of the range, only lower sequences; 0: no limit")
+	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: only lower sequences; 0: no limit")
 }
 
 func (c *chosen) check() (err error) {
@@ -165,7 +165,7 @@ func (c *chosen) describe() string {
 	return output.Plural(c.count, "message")
 }
 
-// with connects to the pair and calls fn. With a filter, --timeout does not apply: the search may take longer.
+// with connects to the pair and calls fn. With a filter, --timeout does not limit fn, because a search may take longer.
 func (c *chosen) with(ctx context.Context, env *cli.Env, fn func(context.Context, *client.Client) error) error {
 	if c.matching.Filter == "" {
 		return env.WithTimeout(ctx, fn)

@@ -18,12 +18,11 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
-		Long: `Discard the messages in a queue that are corrupt on all nodes: they are acknowledged for all subscriptions,
-permanently lost and no longer counted. Messages that can still be repaired are kept.
+		Long: `Acknowledge the messages of a queue that are corrupt on all nodes, up to 1,000, for all subscriptions. These
+messages are permanently lost. Messages that can still be repaired are kept.
 
-Only messages already detected as corrupt are discarded. To list them, use lockstep verify. A restart clears this
-information: lockstep verify --deep reads all data and detects them again. On a terminal, the command asks for
-confirmation.`,
+Only messages that the active node has detected as corrupt since its start are discarded: to read all data first, use
+lockstep verify --deep. Without a terminal, the command does not ask for confirmation.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -44,13 +44,14 @@ func forwardCommand(env *cli.Env) *cobra.Command {
 	var remove string
 	cmd := &cobra.Command{
 		Use: "forward NAME", Short: "Forward messages to another queue",
-		Long: `Forward new messages of a queue to another queue: all messages, or those that match --filter. Stored messages
-are not forwarded. With --move, matching messages are stored only in the other queue. The forward is part of the publish
-transaction. An existing rule for the same destination is replaced. Forwarded messages are not forwarded again, and a
-destination queue cannot forward messages itself. A queue has up to 16 forwards. Publishes that the destination would
-receive are refused while publishing to it is paused, or while it is full and its --overflow setting makes no space.
+		Long: `Forward the messages that are published to a queue to another queue of the same pair: all messages, or those
+that match --filter. With --move, matching messages are not stored in the first queue. An existing rule for the same
+destination is replaced. A queue has up to 16 rules, and a destination queue cannot have rules itself.
 
-The command replaces the whole list of forwards: do not run two of them concurrently for the same queue.`,
+A publish fails if the destination rejects its messages, for example because it is full, or because publishing to it is
+paused.
+
+Do not run two of these commands concurrently for the same queue: one of the changes can be lost.`,
 		Example: `  lockstep queue forward orders --to audit
   lockstep queue forward orders --to orders.eu --filter 'properties.region == "eu"' --move
   lockstep queue forward orders --remove audit`,
@@ -77,7 +78,7 @@ The command replaces the whole list of forwards: do not run two of them concurre
 	}
 	cmd.Flags().StringVar(&f.To, "to", "", "destination queue")
 	cmd.Flags().StringVar(&f.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
-	cmd.Flags().BoolVar(&f.Move, "move", false, "store messages only in the destination queue")
+	cmd.Flags().BoolVar(&f.Move, "move", false, "do not store forwarded messages in the queue itself")
 	cmd.Flags().StringVar(&remove, "remove", "", "delete the rule for this destination")
 	cmd.MarkFlagsOneRequired("to", "remove")
 	cmd.MarkFlagsMutuallyExclusive("to", "remove")

@@ -51,14 +51,12 @@ func listCommand(env *cli.Env) *cobra.Command {
 	var given listFlags
 	cmd := &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List queues",
-		Long: `List the queues whose names begin with PREFIX, or all queues. Without flags, the queues are sorted by
-name and listed without activity. With any flag of this command except --partitions, the node searches and sorts
-the queues, including each partition, and returns at most --limit of them with their activity. Rates are measured
-over one second. Names are sorted in ascending order; all other orders begin with the largest value or the oldest
-message. --descending and --descending=false set the direction.
+		Long: `List the queues with names that begin with PREFIX, or all queues. With any flag of this command except
+--partitions, the list contains each partition instead of partitioned queues, the activity of each queue, and at most
+--limit queues.
 
-In a fleet, the queues of all pairs are listed, each with its pair. This requires the operate right on the pair in
---addr; without it, only the queues of that pair are listed, with a warning.`,
+In a fleet, the queues of all pairs are listed. This requires the operate right on the pair in --addr; without it, only
+the queues of that pair are listed, with a warning.`,
 		Example: `  lockstep queue list
   lockstep queue list orders/ --output json
   lockstep queue list --partitions
@@ -83,11 +81,13 @@ In a fleet, the queues of all pairs are listed, each with its pair. This require
 	}
 	f := cmd.Flags()
 	f.StringVar(&given.sort, "sort", "name", "order: "+strings.Join(admin.QueueOrders(), ", "))
-	f.BoolVar(&given.options.Descending, "descending", false, "descending order; the default except for --sort name")
+	f.BoolVar(&given.options.Descending, "descending", false,
+		"descending order, such as the oldest first; the default except for --sort name")
 	f.StringVar(&given.options.Contains, "contains", "", "only queues whose names contain this text, ignoring case")
-	f.Uint32VarP(&given.options.Limit, "limit", "n", 100, "maximum number of queues, up to 1000")
+	f.Uint32VarP(&given.options.Limit, "limit", "n", 100,
+		"maximum number of queues, up to 1000; in a fleet, up to 1000 together with --offset")
 	f.Uint32Var(&given.options.Offset, "offset", 0, "number of queues to skip")
-	f.BoolVar(&given.activity, "activity", false, "include rates and ages")
+	f.BoolVar(&given.activity, "activity", false, "show rates, and the age of the oldest message")
 	f.BoolVar(&given.partitions, "partitions", false, "list each partition instead of partitioned queues")
 	// Fails only if the flag does not exist.
 	_ = cmd.RegisterFlagCompletionFunc("sort", cobra.FixedCompletions(admin.QueueOrders(),
@@ -211,7 +211,8 @@ func ordered(ctx context.Context, env *cli.Env, o admin.ListOptions) (list order
 	return list, err
 }
 
-// measured lists queues with their rates. It takes a second if the node does not measure rates yet.
+// measured lists queues with their rates. If the rates or the order are not known yet, it lists the queues again after
+// about a second.
 func measured(ctx context.Context, c *client.Client, o admin.ListOptions) (admin.QueueList, error) {
 	list, err := admin.New(c).ListQueues(ctx, o)
 	if err != nil || len(list.Queues) == 0 || list.Queues[0].Activity.Rates && !list.Uncertain {

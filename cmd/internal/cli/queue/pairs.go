@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 )
 
-// maxOrdered is the maximum number of queues that a node returns in an order.
+// maxOrdered is the maximum number of queues in a sorted list of a node.
 const maxOrdered = 1000
 
 // eachPair calls fn with a client for each pair of the fleet (cli.Env.EachPair).
@@ -30,7 +30,7 @@ type found struct {
 	pair string
 }
 
-// severalPairs is the pair of a partitioned queue in a fleet.
+// severalPairs is displayed as the pair of a partitioned queue in a fleet.
 const severalPairs = "-"
 
 func newFoundState(q found) queueState {

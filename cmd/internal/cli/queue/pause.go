@@ -56,22 +56,22 @@ func directions(publish, deliver bool) string {
 }
 
 func addDirections(cmd *cobra.Command, o *admin.PauseOptions) {
-	cmd.Flags().BoolVar(&o.Publish, "publish", false, "only publishing, unless --deliver is given")
-	cmd.Flags().BoolVar(&o.Deliver, "deliver", false, "only delivery, unless --publish is given")
+	cmd.Flags().BoolVar(&o.Publish, "publish", false, "only publishing; with --deliver: both")
+	cmd.Flags().BoolVar(&o.Deliver, "deliver", false, "only delivery; with --publish: both")
 }
 
 func addReason(cmd *cobra.Command, o *admin.PauseOptions) {
-	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, shown with the queue")
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, shown by lockstep queue show, up to 1024 bytes")
 }
 
 func pauseCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
-		Long: `Pause publishing to a queue, delivery from it, or both (default). The pause survives failovers and restarts,
-until lockstep queue resume. While publishing is paused, publishes to the queue fail, as do publishes that would be
-forwarded to it; dead letters and moved messages are still stored. While delivery is paused, consumers stay connected
-and receive no messages, but can acknowledge those that they have received.`,
+		Long: `Pause publishing to a queue, delivery from it, or both (default), until lockstep queue resume. The pause
+survives failovers and restarts. While publishing is paused, publishes to the queue and publishes that are forwarded to
+it fail; dead letters and moved messages are still stored. While delivery is paused, consumers stay connected, and can
+acknowledge the messages that they have received.`,
 		Example: `  lockstep queue pause orders --reason "database maintenance"
   lockstep queue pause orders --deliver
   lockstep queue pause orders --publish`,
@@ -89,8 +89,8 @@ func resumeCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "resume NAME", Short: "Resume a paused queue",
-		Long: `Resume publishing to a paused queue, delivery from it, or both (default). Subscriptions that were paused by
-lockstep subscription pause stay paused.`,
+		Long: `Resume publishing to a paused queue, delivery from it, or both (default). Subscriptions that were paused
+with lockstep subscription pause stay paused.`,
 		Example: `  lockstep queue resume orders
   lockstep queue resume orders --publish`,
 		Args: cobra.ExactArgs(1),
@@ -106,9 +106,8 @@ func pauseSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var o admin.PauseOptions
 	cmd := &cobra.Command{
 		Use: "pause QUEUE NAME", Short: "Pause the delivery of a subscription",
-		Long: `Pause the delivery of a subscription. The pause survives failovers and restarts, until lockstep subscription
-resume. Consumers stay connected and receive no messages, but can acknowledge those that they have received. The backlog
-of the subscription grows.`,
+		Long: `Pause the delivery of a subscription, until lockstep subscription resume. The pause survives failovers and
+restarts. Consumers stay connected, and can acknowledge the messages that they have received.`,
 		Example: "  lockstep subscription pause prices audit --reason \"audit system is down\"",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -123,8 +122,8 @@ of the subscription grows.`,
 func resumeSubscriptionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume QUEUE NAME", Short: "Resume the delivery of a subscription",
-		Long: `Resume the delivery of a paused subscription. While the delivery of its queue is paused, the subscription still
-delivers no messages; to resume the queue, use lockstep queue resume.`,
+		Long: `Resume the delivery of a paused subscription. If its queue is paused, delivery starts after lockstep queue
+resume.`,
 		Example: "  lockstep subscription resume prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -22,9 +22,10 @@ func PolicyCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "policy", Aliases: []string{"policies"}, GroupID: "use",
 		Short: "Manage defaults and limits of queues",
-		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any
-sequence of characters, "?" one character. It applies to existing and to new queues. Options set on a queue itself
-override the defaults of policies, but not the limits.`,
+		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any number of
+characters, "?" one character. It applies to existing and to new queues. Options that are set on a queue itself override
+the defaults of policies, but not the limits. In a fleet, each pair has its own policies: the commands use those of the
+pair in --addr.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -69,12 +70,11 @@ func putPolicyCommand(env *cli.Env) *cobra.Command {
 	var p admin.Policy
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set a policy",
-		Long: `Set the policy of a pattern, or replace it. If several policies match a queue, the one with the highest
-priority applies; on a tie, the first pattern in byte order. Policies are not merged, but the policy that sets defaults
-and the one that sets limits are determined separately.
+		Long: `Set the policy of a pattern, or replace it. Policies are not merged: of the policies with defaults that match
+a queue, only the one with the highest priority applies. Limits are selected in the same way, independently of the
+defaults. On a tie, the first pattern in byte order applies.
 
-The dead-letter queue of a policy must exist. The policy's --dead-letter, --max-deliveries and --dead-letter-expired
-do not apply to that queue itself, nor to queues that its dead letters are moved to.`,
+The dead-letter queue of a policy must exist.`,
 		Example: `  lockstep policy put 'orders.*' --max-deliveries 5 --dead-letter orders.dead --priority 10
   lockstep policy put '*' --limit-max-messages 1000000 --limit-max-bytes 10GiB
   lockstep policy put 'temp.*' --ttl 1h --temporary 10m`,
@@ -94,7 +94,8 @@ do not apply to that queue itself, nor to queues that its dead letters are moved
 	}
 	fields := slices.DeleteFunc(queueconfig.Fields(), func(f queueconfig.Field) bool { return f.Name == "priorities" })
 	given.registerFields(cmd, fields)
-	cmd.Flags().Uint32Var(&p.Priority, "priority", 0, "priority among policies that match a queue; the highest applies")
+	cmd.Flags().Uint32Var(&p.Priority, "priority", 0,
+		"priority among policies that match a queue, up to 1000000; the highest applies")
 	for _, f := range queueconfig.Fields() {
 		if slices.Contains(admin.LimitFields(), f.Name) {
 			cmd.Flags().Var(configFlag{f, &limits.config}, "limit-"+f.Flag(), "upper limit of --"+f.Flag()+"; 0: no limit")
@@ -106,8 +107,8 @@ do not apply to that queue itself, nor to queues that its dead letters are moved
 func listPoliciesCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List policies",
-		Long: "List all policies with their defaults and limits, sorted by pattern. To show the policies that apply to a " +
-			"queue, use lockstep queue show.",
+		Long: "List all policies with their defaults and limits. To show the options of a queue that policies set, use " +
+			"lockstep queue show.",
 		Example: "  lockstep policy list\n  lockstep policy list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -139,7 +140,7 @@ func deletePolicyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PATTERN", Aliases: []string{"rm"}, Short: "Delete a policy",
 		Long: `Delete the policy of a pattern. Queues keep the options that are set on them. Their other options get the
-values of another matching policy, or the default values.`,
+defaults of another matching policy, or their default values.`,
 		Example: "  lockstep policy delete 'orders.*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

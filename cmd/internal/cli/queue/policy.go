@@ -116,13 +116,11 @@ func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
 	var filter string
 	var inherit []string
 	cmd := &cobra.Command{
-		Use: "alter QUEUE NAME", Short: "Change a subscription's filter and settings",
-		Long: `Change the filter of a subscription, or its overrides of queue settings. Settings that are not given
-stay unchanged. --inherit removes the named overrides, or with "all" all overrides, so that the settings of the queue
-apply.
+		Use: "alter QUEUE NAME", Short: "Change the filter and options of a subscription",
+		Long: `Change the filter of a subscription, or its overrides of queue options. Other settings stay unchanged.
+With --inherit, the options of the queue apply again.
 
-A new filter applies to messages that are read for a consumer from then on. Messages that the previous filter
-skipped are acknowledged and are not delivered later. With --filter "" the subscription receives all messages.`,
+Messages that the previous filter has skipped are acknowledged, and are not delivered with a new filter.`,
 		Example: `  lockstep subscription alter orders billing --max-deliveries 3 --dead-letter billing.dead
   lockstep subscription alter orders billing --redelivery-delay 5s --redelivery-multiplier 2
   lockstep subscription alter orders billing --ack-timeout 5m
@@ -157,7 +155,7 @@ skipped are acknowledged and are not delivered later. With --filter "" the subsc
 	}
 	given.register(cmd)
 	cmd.Flags().StringVar(&filter, "filter", "", "CEL expression that messages must match; \"\": all messages")
-	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "overrides to remove, such as max-deliveries, or all")
+	cmd.Flags().StringSliceVar(&inherit, "inherit", nil, "overrides to remove, such as max-deliveries, or \"all\"")
 	names := []string{"filter", "inherit"}
 	for _, field := range admin.PolicyFields() {
 		names = append(names, flagOf(field))

@@ -129,11 +129,10 @@ func createCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
 		Long: `Create a queue. Without --subscription and --topic, it has one subscription, named "default". Options that are
-not given get the defaults of a matching policy (lockstep policy), or else their default values.
+not given get the defaults of a matching policy (lockstep policy), or their default values.
 
-With --partitions, messages with the same group are stored in the same of several queues, the partitions, which a fleet
-distributes over its pairs. Limits apply to each partition. If the command fails, repeat it to create the missing
-partitions.`,
+With --partitions, the queue consists of several queues, the partitions. Messages with the same group are stored in the
+same partition. Limits apply to each partition. If the command fails, run it again to create the missing partitions.`,
 		Example: `  lockstep queue create orders
   lockstep queue create prices --subscription billing --subscription audit
   lockstep queue create orders --if-not-exists --max-messages 1000000
@@ -167,12 +166,12 @@ partitions.`,
 	cmd.Flags().StringArrayVarP(&o.Subscriptions, "subscription", "s", nil,
 		"name of an initial subscription; may be repeated")
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
-		"create no subscription; without retention, messages published before the first subscription exists are not kept")
+		"create no subscription; while none exists, only a queue with retention stores messages")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false,
 		"succeed if the queue already exists; its configuration is not changed")
 	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
-		"in a fleet: create the queue on the pair of the other queues of this group (default: text between { and } in NAME)")
+		"in a fleet: group of queues that are created on the same pair (default: text between { and } in NAME)")
 	return cmd
 }
 
@@ -181,10 +180,9 @@ func showCommand(env *cli.Env) *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use: "show [NAME]", Short: "Show a queue with its subscriptions",
-		Long: `Show the size and configuration of a queue, the backlog, messages in flight and number of consumers of
-each subscription, and the partitions of a partitioned queue. With --history, show the rates, depth and age over
-the last hour (--since) instead, of the queue or, without NAME, of all queues together. The active node keeps the
-history of the 100 busiest queues for 24 hours, in memory.`,
+		Long: `Show the size and configuration of a queue with its subscriptions and partitions. With --history, show the
+rates, depth and age over the last hour (--since) instead, of the queue or, without NAME, of all queues of the pair
+together. The history is kept in memory, for 24 hours. Of single queues, only the 100 busiest have a history.`,
 		Example: `  lockstep queue show orders
   lockstep queue show orders --history
   lockstep queue show --history --since 24h`,
@@ -246,10 +244,10 @@ func alterCommand(env *cli.Env) *cobra.Command {
 	var given configFlags
 	var reset []string
 	cmd := &cobra.Command{
-		Use: "alter NAME", Short: "Change the configuration of a queue",
-		Long: `Change the configuration of a queue. Settings that are not given stay unchanged. To turn a boolean
-setting off, add =false to its flag. Settings of the queue override the defaults of policies, even if they are 0 or
-"": use --reset to return a setting to the policies.`,
+		Use: "alter NAME", Short: "Change the options of a queue",
+		Long: `Change the options of a queue. Options that are not given stay unchanged. To turn a boolean option off, add
+=false to its flag. An option that is set on the queue overrides the defaults of policies, even if it is 0 or "". To
+apply the policies again, use --reset.`,
 		Example: `  lockstep queue alter orders --max-messages 1000000
   lockstep queue alter orders --max-bytes 0
   lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
@@ -289,7 +287,7 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
 		Long: "Delete a queue with its subscriptions and all messages. A queue cannot be deleted while another queue " +
 			"forwards to it, while it is the dead-letter queue of another queue, a subscription or a policy, or while a " +
-			"prepared transaction uses it. On a terminal, the command asks for confirmation if the queue has messages.",
+			"prepared transaction uses it. Without a terminal, the command does not ask for confirmation.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -318,8 +316,8 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge NAME", Short: "Delete all messages of a queue or subscription",
-		Long: "Delete all messages of a queue, or acknowledge the backlog of one subscription; messages that other " +
-			"subscriptions need are kept. On a terminal, the command asks for confirmation if there are messages.",
+		Long: "Delete all messages of a queue, including retained ones. With --subscription, acknowledge the backlog of " +
+			"this subscription instead. Without a terminal, the command does not ask for confirmation.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -341,7 +339,8 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 			})
 		},
 	}
-	cmd.Flags().StringVarP(&subscription, "subscription", "s", "", "only this subscription; default: all subscriptions")
+	cmd.Flags().StringVarP(&subscription, "subscription", "s", "",
+		"acknowledge only the backlog of this subscription; default: delete all messages")
 	cli.AddYes(cmd, &yes)
 	return cmd
 }

@@ -23,10 +23,9 @@ func replayCommand(env *cli.Env) *cobra.Command {
 	var o admin.ReplayOptions
 	cmd := &cobra.Command{
 		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
-		Long: `Move the dead letters of a queue to their original queues or, with --to, to another queue, as new messages
-at its end. Messages that are older than the TTL of their new queue are kept, because they would expire immediately.
-Without --to, dead letters with a deleted original queue and messages that are not dead letters are also kept.
-If the command is interrupted or fails, run it again to move the remaining messages.`,
+		Long: `Move the dead letters of a queue to the end of their original queues. Dead letters without an existing
+original queue, and other messages, are skipped. With --to, move all messages to this queue of the same pair. If the
+command fails, run it again to move the remaining messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
@@ -61,6 +60,6 @@ If the command is interrupted or fails, run it again to move the remaining messa
 	cmd.Flags().StringVar(&o.To, "to", "", "destination queue; default: the original queue of each dead letter")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
-	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
+	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages to move; 0: unlimited")
 	return cmd
 }

@@ -25,9 +25,9 @@ func seekCommand(env *cli.Env) *cobra.Command {
 	var subscription, to string
 	cmd := &cobra.Command{
 		Use: "seek NAME", Short: "Move the position of a subscription",
-		Long: `Move the position of a subscription. Messages before the new position are acknowledged; stored
-messages from there on are delivered, again if necessary. Messages are stored until all subscriptions have
-acknowledged them, or longer in a queue with retention (--retention-age, --retention-bytes, --retention-messages).
+		Long: `Move the position of a subscription. Messages before the new position are acknowledged. Stored messages
+from there on are delivered, even if they were acknowledged. Without retention, a queue stores a message only until all
+subscriptions have acknowledged it.
 
 --to is one of:
 
@@ -37,8 +37,7 @@ acknowledged them, or longer in a queue with retention (--retention-age, --reten
   TIME        the first stored message published at or after this time:
               RFC 3339, 2026-11-21 09:30:00 in local time, or an age such as 36h
 
-Attached consumers continue at the new position. Stop them first, so that they do not acknowledge messages that
-should be delivered again.`,
+Stop the consumers first: an acknowledgement that is in flight can apply to the redelivered message.`,
 		Example: `  lockstep queue seek events --to earliest
   lockstep queue seek events --subscription audit --to 2h
   lockstep queue seek events --to 2026-11-21T09:30:00Z

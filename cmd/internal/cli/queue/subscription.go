@@ -19,7 +19,7 @@ func SubscriptionCommand(env *cli.Env) *cobra.Command {
 		Use: "subscription", Aliases: []string{"sub"}, GroupID: "use",
 		Short: "Manage subscriptions of a queue",
 		Long: `A subscription is a durable cursor on a queue: from its start position on, it receives the messages that match
-its filter, independently of other subscriptions. A message is stored once for all subscriptions.`,
+its filter, independently of other subscriptions.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -36,12 +36,9 @@ func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create QUEUE NAME", Short: "Create a subscription",
 		Long: `Create a subscription. By default, it receives the messages that are published from now on (--start). With
---filter, it receives only matching messages. The filter is an expression in CEL (https://cel.dev) over properties,
-message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at, deliver_at and
-size. Other messages are acknowledged when the node reads them for a consumer, and are part of the backlog until then.
-
---max-deliveries, --dead-letter, --ack-timeout and the redelivery flags override the settings of the queue for this
-subscription.`,
+--filter, it receives only matching messages. The filter is an expression in CEL (https://cel.dev) with the variables
+properties, message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at,
+deliver_at and size.`,
 		Example: `  lockstep subscription create prices audit --start earliest
   lockstep subscription create events replay --start 2h
   lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
@@ -71,8 +68,7 @@ subscription.`,
 		},
 	}
 	cmd.Flags().StringVar(&start, "start", "latest",
-		"start position: latest (messages published from now on), earliest (all stored messages), or a sequence or time "+
-			"as for lockstep queue seek")
+		"start position: latest, earliest (all stored messages), or a sequence or time as for lockstep queue seek")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	given.register(cmd)
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false,
@@ -86,7 +82,7 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
 		Short: "Delete a subscription and its backlog",
 		Long: "Delete a subscription. Messages that no other subscription needs are deleted, except in a queue with " +
-			"retention. On a terminal, the command asks for confirmation if there is a backlog.",
+			"retention. Without a terminal, the command does not ask for confirmation.",
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -111,8 +107,9 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List subscriptions of one or all queues",
-		Long: `List each subscription of a queue with its backlog, messages in flight, number of consumers and filter. Without
-QUEUE, list the subscriptions of all queues: in a fleet, those of all pairs, as for lockstep queue list.`,
+		Long: `List the subscriptions of a queue or, without QUEUE, of all queues. In a fleet, these are the queues of all
+pairs, which requires the operate right on the pair in --addr; without it, only the queues of that pair are listed, with
+a warning.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

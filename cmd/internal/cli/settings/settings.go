@@ -26,14 +26,11 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", GroupID: "operate",
 		Short: "Show and change settings at run time",
-		Long: `Some settings can be changed without a restart, such as log level, rates, limits, the disk watermark,
-min-in-sync and the delivery share: see lockstep settings list. Values set here take precedence over the
-configuration files, take effect within a second, and survive restarts, until lockstep settings unset. The pair stores
-them with its messages, and min-in-sync in the cluster record.
+		Long: `Some settings can be changed without a restart: see lockstep settings list. Values set here take precedence
+over the configuration of the nodes, and survive restarts, until lockstep settings unset.
 
-Settings of the pair are the same on both nodes. Settings of a node are set on both nodes, or on the node in
---node. All other settings are read at startup: change the file and use lockstep restart. For maintenance
-settings, see lockstep store settings.`,
+All other settings are read at startup: change the configuration, and use lockstep restart. For maintenance settings,
+see lockstep store settings.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -109,9 +106,8 @@ func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runni
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
-		Long: `List the settings that can be changed without a restart, with their current values and whether these
-come from the configuration or were set at run time. Values that differ between the nodes are shown for each node.
-docs/reference/configuration.md lists all settings.`,
+		Long: `List the settings that can be changed without a restart, with their current values and the sources of these
+values. Values that differ between the nodes in --addr are shown for each node.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -140,8 +136,8 @@ docs/reference/configuration.md lists all settings.`,
 func getCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "get NAME", Short: "Show one setting",
-		Long: `Show the value of a setting that can be changed without a restart. With --output json, show the value
-and the configured value on each node. To list the names, use lockstep settings list.`,
+		Long: `Show the current value of a setting that can be changed without a restart. To list the names, use lockstep
+settings list.`,
 		Example: "  lockstep settings get log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -167,9 +163,8 @@ func setCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting",
-		Long: `Change a setting without a restart, within a second. The value survives restarts. Settings of the pair are
-the same on both nodes; settings of a node are set on both, or on the node in --node. To return to the configured
-value, use lockstep settings unset.`,
+		Long: `Change a setting without a restart, on both nodes or on the node in --node. The value survives restarts. To
+return to the configured value, use lockstep settings unset.`,
 		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),
@@ -186,8 +181,8 @@ func unsetCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "unset NAME", Short: "Restore the configured value of a setting",
-		Long: `Remove a value set by lockstep settings set, on both nodes or on the node in --node. The configuration of each
-node applies again within a second.`,
+		Long: `Remove the value set by lockstep settings set, so that the configuration of each node applies again. With
+--node, only a value that was set for this node is removed: a value for both nodes still applies.`,
 		Example: "  lockstep settings unset log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

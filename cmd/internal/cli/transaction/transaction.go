@@ -24,8 +24,7 @@ func Command(env *cli.Env) *cobra.Command {
 		Short: "Resolve prepared transactions",
 		Long: `In two-phase commit, a prepared transaction waits for the decision of the transaction coordinator: the
 application that prepared it. Until then, its messages are hidden from consumers and occupy space in queues, and the
-messages that it acknowledges are not delivered. If the coordinator does not return, an operator can decide instead. If
-the coordinator decides later, it receives the decision of the operator.`,
+messages that it acknowledges are not delivered. If the coordinator does not return, an operator can decide instead.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -77,8 +76,8 @@ func (p *prepared) what() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List prepared transactions",
-		Long: `List prepared transactions that wait for their transaction coordinator, oldest first, with age, effect
-and size. If the coordinator is permanently lost, decide with lockstep txn commit or lockstep txn rollback.`,
+		Long: `List the prepared transactions of the pair in --addr, oldest first. If the transaction coordinator is
+permanently lost, decide with lockstep txn commit or lockstep txn rollback.`,
 		Example: "  lockstep txn list\n  lockstep txn list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -114,10 +113,9 @@ func commitCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "commit XID", Short: "Commit a prepared transaction",
-		Long: `Commit a prepared transaction in place of the transaction coordinator: its messages are
-published, and its acknowledgements are applied. This cannot be undone: first find out what the coordinator decided
-elsewhere. If the coordinator later rolls back, it receives HEURISTIC_COMMIT. On a terminal, the command asks for
-confirmation.`,
+		Long: `Commit a prepared transaction in place of the transaction coordinator: its messages are published, and its
+acknowledgements are applied. This cannot be undone: first find out whether the coordinator has committed elsewhere. If
+it rolls back later, it receives HEURISTIC_COMMIT. Without a terminal, the command does not ask for confirmation.`,
 		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -132,10 +130,10 @@ func rollbackCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "rollback XID", Short: "Roll back a prepared transaction",
-		Long: `Roll back a prepared transaction in place of the transaction coordinator: its messages are
-discarded, and messages that it acknowledged are redelivered. This cannot be undone: first find out what the
-coordinator decided elsewhere. If the coordinator later commits, it receives HEURISTIC_ROLLBACK. On a terminal, the
-command asks for confirmation.`,
+		Long: `Roll back a prepared transaction in place of the transaction coordinator: its messages are discarded, and
+the messages that it acknowledges are redelivered. This cannot be undone: first find out whether the coordinator has
+committed elsewhere. If it commits later, it receives HEURISTIC_ROLLBACK. Without a terminal, the command does not ask
+for confirmation.`,
 		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
