@@ -45,7 +45,7 @@ func FailoverCommand(env *cli.Env) *cobra.Command {
 acknowledged messages, and waits for the lost node. If the lost node or its disk can be recovered, recover it instead. A
 node that is in sync takes over automatically, unless the pair is paused (lockstep resume).
 
-The node is the one at ADDRESS (default: the node in --addr that responds). Messages that are missing on this node are
+The new active is the node at ADDRESS (default: the node in --addr that responds). Messages that this node lacks are
 lost; --dry-run reports their range, as far as the node knows it. MAKE SURE THAT THE OTHER NODE DOES NOT RUN: if clients
 can still reach it, messages that it acknowledges are lost as well. The command is refused if this node is in sync, or
 if the other node responds or has a lease.

@@ -45,8 +45,8 @@ func newFormatter(env *cli.Env, text string) (*formatter, error) {
 	return &formatter{t}, nil
 }
 
-// fields returns the data for a template: the fields of --output json, with an empty string for each missing field,
-// and the unencoded body.
+// fields returns the data for a template: the fields of --output json and the unencoded body. A field that the message
+// does not have is an empty string, or an empty map for the properties.
 func fields(f from, m *client.Stored) (map[string]any, error) {
 	encoded, err := json.Marshal(f.message(*m, false))
 	if err != nil {

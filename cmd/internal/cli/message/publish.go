@@ -22,7 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// maxLineBytes is the maximum size of a message read from standard input. It is the default of limits.message-bytes.
+// maxLineBytes is the maximum size of a message read from standard input. It is the default and the maximum of
+// limits.message-bytes.
 const maxLineBytes = 64 << 20
 
 // PublishCommand returns the `lockstep publish` command.

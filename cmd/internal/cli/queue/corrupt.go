@@ -18,11 +18,12 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	var dry, yes bool
 	cmd := &cobra.Command{
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
-		Long: `Acknowledge the messages of a queue that are corrupt on all nodes, up to 1,000, for all subscriptions. These
-messages are permanently lost. Messages that can still be repaired are kept.
+		Long: `Acknowledge, for all subscriptions, up to 1,000 messages of a queue that are corrupt on all nodes. These
+messages are permanently lost. Messages that can still be repaired are kept. Without a terminal, the command does not
+ask for confirmation.
 
-Only messages that the active node has detected as corrupt since its start are discarded: to read all data first, use
-lockstep verify --deep. Without a terminal, the command does not ask for confirmation.`,
+The active node only knows the corrupt messages that it has detected since its start. To read all messages first, use
+lockstep verify --deep.`,
 		Example: "  lockstep queue drop-corrupt orders --dry-run\n  lockstep queue drop-corrupt orders",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -63,7 +64,7 @@ lockstep verify --deep. Without a terminal, the command does not ask for confirm
 }
 
 // confirmDropCorrupt asks for confirmation, and returns the sequences of the messages to discard. If yes is set or no
-// operator can be prompted, it returns true for all instead: all messages that no node can read are discarded.
+// operator can be prompted, it returns all = true instead, and the node selects the messages.
 func confirmDropCorrupt(
 	ctx context.Context, env *cli.Env, a *admin.Client, queue string, yes bool,
 ) (seen []uint64, all bool, err error) {

@@ -83,7 +83,7 @@ type subscriptionState struct {
 	Redelivery *policyState `json:"redelivery,omitempty"`
 	Active     *activeState `json:"active_consumer,omitempty"`
 	Pause      *pauseState  `json:"pause,omitempty"`
-	// OldestInFlight is the longest time that a message has been in flight; 0 if no message is.
+	// OldestInFlight is the longest time, in seconds, that a message has been in flight; 0 if no message is.
 	OldestInFlight float64 `json:"oldest_in_flight_seconds,omitempty"`
 }
 

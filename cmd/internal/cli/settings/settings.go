@@ -26,7 +26,7 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", GroupID: "operate",
 		Short: "Show and change settings at run time",
-		Long: `Some settings can be changed without a restart: see lockstep settings list. Values set here take precedence
+		Long: `Some settings can be changed without a restart: see lockstep settings list. The changed values take precedence
 over the configuration of the nodes, and survive restarts, until lockstep settings unset.
 
 All other settings are read at startup: change the configuration, and use lockstep restart. For maintenance settings,
