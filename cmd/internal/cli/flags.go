@@ -115,7 +115,7 @@ func ParsePageSize(flag, text string) (uint32, error) {
 // AddFullSpeed adds the flag --full-speed, which disables the pauses for clients.
 func AddFullSpeed(cmd *cobra.Command, full *bool) {
 	cmd.Flags().BoolVar(full, "full-speed", false,
-		"do not pause for the clients of the node (ignores maintenance.background-share); may slow down publishers")
+		"run without pauses for clients (ignores maintenance.background-share); may slow down publishers")
 }
 
 // WantsRaft parses the value of --coordinator, and reports whether it selects raft.

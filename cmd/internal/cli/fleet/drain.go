@@ -18,19 +18,15 @@ func drainCommand(env *cli.Env) *cobra.Command {
 	var f drainFlags
 	cmd := &cobra.Command{
 		Use: "drain PAIR", Short: "Stop the creation of new queues on a pair",
-		Long: `Stop the creation of new queues on the pair: they are created on other pairs. Existing queues of the pair
-remain usable, and new queues of placement groups that the pair has are still created on it.
+		Long: `Stop the creation of new queues on a pair: they are created on other pairs. New queues of placement groups
+that the pair has are still created on it. Existing queues remain usable.
 
-With --move, the command also moves all queues of the pair to the other open pairs, or to those in --to. It prints a
-plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Each queue moves together with its
-dead-letter queues, its forward targets and its placement group, to a pair that its placement rule permits and that
-keeps 10 % of its space free. Each pair receives one move at a time. After an interruption, run the command again.
+With --move, the command also moves all queues of the pair to other open pairs, or to those in --to. It prints the
+moves, and asks for confirmation; scripts use --yes. Placement rules apply, and each target keeps 10 % of its space
+free. If queues cannot be moved, the command lists them with the reasons, and the exit code is 1 (0 with --dry-run).
+With --wait, it tries again until the pair has no queues. After an interruption, run the command again.
 
-If queues cannot be moved, the command lists them with the reasons, and the exit code is 1. With --wait, the command
-returns when the pair has no queues. Together with --move, it tries again to move the remaining queues until then.
-
-To remove a pair from the fleet, drain it, and run lockstep fleet leave. lockstep fleet undrain permits new queues on
-the pair again, but moves no queues back.`,
+To remove the pair from the fleet afterwards, use lockstep fleet leave.`,
 		Example: `  lockstep fleet drain b
   lockstep fleet drain b --move --wait --yes
   lockstep fleet drain b --move --to a,c --dry-run
@@ -49,10 +45,9 @@ the pair again, but moves no queues back.`,
 		},
 	}
 	cmd.Flags().BoolVar(&f.move, "move", false, "move all queues of the pair to other pairs")
-	cmd.Flags().StringSliceVar(&f.to, "to", nil,
-		"names of the pairs to which the queues are moved (default: all open pairs)")
+	cmd.Flags().StringSliceVar(&f.to, "to", nil, "with --move: names of the target pairs; default: all open pairs")
 	cmd.Flags().BoolVar(&f.wait, "wait", false, "wait until the pair has no queues")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only print the plan of --move")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "with --move: only print the moves")
 	cli.AddYes(cmd, &f.yes)
 	return cmd
 }
@@ -60,8 +55,8 @@ the pair again, but moves no queues back.`,
 func undrainCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "undrain PAIR", Short: "Permit new queues on a drained pair again",
-		Long: `Permit new queues on the pair again, after lockstep fleet drain. Queues that were moved to other pairs, or
-created there, in the meantime remain there.`,
+		Long: `Permit new queues on a pair again, after lockstep fleet drain. Queues that were moved to other pairs remain
+there.`,
 		Example: "  lockstep fleet undrain b\n  lockstep fleet undrain b --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE:    setState(env, pb.PairState_PAIR_STATE_OPEN),

@@ -14,12 +14,12 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "fleet", GroupID: "operate",
 		Short: "Show and change a fleet of pairs",
-		Long: `Show and change a fleet: pairs with the setting fleet.pair, and a common directory in etcd that contains the
-pair of each queue.
+		Long: `Show and change a fleet: pairs that have the setting fleet.pair, and share a directory of their queues in
+etcd.
 
-The nodes in --addr can belong to any pair of the fleet, with three exceptions: lockstep fleet leave removes the pair
-in --addr, lockstep fleet forget requires nodes of other pairs, and lockstep fleet rebuild requires a node of each pair
-if the directory is lost. All commands require the operate right on the pairs that they use.`,
+The nodes in --addr can belong to any pair of the fleet. There are three exceptions: lockstep fleet leave removes the
+pair in --addr, lockstep fleet forget requires nodes of other pairs, and lockstep fleet rebuild requires a node of
+each pair if the directory is lost. The commands require the operate right.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -26,18 +26,15 @@ func forgetCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "forget PAIR", Short: "Remove a lost pair and its queue names (loses its messages)",
 		Long: `Remove a permanently lost pair, and the names of its queues, from the directory. Its messages are lost, and
-other pairs can create queues with these names.
+other pairs can create queues with these names. The nodes in --addr must belong to other pairs. The command is
+refused while the pair is live.
 
-The nodes in --addr must belong to other pairs. The command is refused while the pair is live. Do not start the nodes
-of the pair again: they would serve its queues although other pairs have queues with the same names. The pair cannot
-join the fleet again with its data: delete the data directories first.
+DO NOT START THE NODES OF THE PAIR AGAIN with their data directories: they would serve queues although other pairs
+can have queues with the same names.
 
-Moves from the pair to other pairs are canceled, unless the target has taken the queues. The command waits up to
---timeout for them. If they have not ended by then, it fails, and must be repeated.
-
-Queues that are fenced for a move to the pair are served again by the source of the move, in their state at the fence.
-If the pair had taken them, messages that it stored since are lost, and messages that it delivered since are delivered
-again.
+Moves from the pair to other pairs must end first. If they do not end within --timeout, the command fails; repeat it.
+For moves to the pair, the source pairs keep the queues. If the lost pair had already taken them over, messages that
+it stored since are lost, and messages that it delivered since are delivered again.
 
 On a terminal, the command asks for confirmation; scripts use --yes.`,
 		Example: "  lockstep fleet forget b\n  lockstep fleet forget b --yes --output json",

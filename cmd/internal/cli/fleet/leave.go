@@ -20,11 +20,11 @@ func leaveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leave", Short: "Remove a pair from the fleet",
 		Long: `Remove the pair in --addr from the fleet. The pair must have no queues, unless it is the last pair of the
-fleet, which keeps its queues. No move from or to the pair may be in progress.
+fleet. No move from or to the pair may be in progress. To move the queues to other pairs, use lockstep fleet drain
+PAIR --move.
 
-First move the queues of the pair to other pairs (lockstep fleet drain PAIR --move). Afterwards, remove fleet.pair from
-the settings of both nodes, and restart them: a node that is restarted with fleet.pair makes the pair join again. On a
-terminal, the command asks for confirmation; scripts use --yes.`,
+Afterwards, remove fleet.pair from the settings of both nodes, and restart them. With fleet.pair, the pair joins the
+fleet again after a restart. On a terminal, the command asks for confirmation; scripts use --yes.`,
 		Example: `  lockstep fleet leave --addr b-1:7420,b-2:7420
   lockstep fleet leave --addr b-1:7420,b-2:7420 --yes --output json`,
 		Args: cobra.NoArgs,

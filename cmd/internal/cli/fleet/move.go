@@ -27,13 +27,13 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	var o moveOptions
 	cmd := &cobra.Command{
 		Use: "move [QUEUE...]", Short: "Move queues to another pair",
-		Long: `Move queues to another pair while clients use them: either the given queues, or those of a placement group. All
-queues must belong to one pair. Queues that refer to each other (dead-letter queues, forwards) must be moved together.
-The dead-letter queue of a policy cannot be moved. Policies, access rules, quotas and schedules are not moved.
+		Long: `Move queues to another pair while clients use them: the given queues, or those of a placement group. All
+queues must belong to one pair. Queues that refer to each other (dead-letter queues, forwards) must be moved
+together. The dead-letter queue of a policy cannot be moved. Policies, access rules, quotas and schedules are not
+moved.
 
-The target pair copies the messages while the source pair serves the queues. Then neither pair serves them for a short
-time, and clients wait. The command returns when the move has begun; with --wait, when it has ended: the exit code is
-then 1 if the queues were not moved. lockstep fleet moves shows the progress.
+Near the end of the move, clients wait for a short time. The command returns when the move has begun. With --wait, it
+returns when the move has ended, and the exit code is 1 if the queues were not moved.
 
 --cancel cancels a move, unless the target pair has already taken over the queues.`,
 		Example: `  lockstep fleet move orders invoices --to b --wait
@@ -53,8 +53,8 @@ then 1 if the queues were not moved. lockstep fleet moves shows the progress.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.to, "to", "", "name of the pair to which the queues are moved")
-	f.StringVar(&o.group, "group", "", "placement group, of which all queues are moved")
+	f.StringVar(&o.to, "to", "", "name of the target pair")
+	f.StringVar(&o.group, "group", "", "placement group: move all its queues")
 	f.BoolVar(&o.wait, "wait", false, "wait until the move has ended, regardless of --timeout")
 	f.Uint64Var(&o.cancel, "cancel", 0, "epoch of a move to cancel, from lockstep fleet moves")
 	cmd.MarkFlagsMutuallyExclusive("cancel", "to")
@@ -301,8 +301,8 @@ func cancelMove(ctx context.Context, env *cli.Env, c *client.Client, epoch uint6
 func movesCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "moves", Short: "Show moves of queues between pairs",
-		Long: `Show the moves of queues that are in progress, and the last ones that have ended. The active node of the target
-pair reports the progress of a move; it does not list moves that ended before it became active.`,
+		Long: `Show the moves in progress, and the last moves that have ended. A move is not shown if it ended before the
+active node of its target pair became active.`,
 		Example: "  lockstep fleet moves\n  lockstep fleet moves --output json | jq '{epoch, phase}'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -21,11 +21,11 @@ func placeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "place PATTERN", Short: "Set the pairs of new queues",
 		Long: `Set the pairs on which queues with a matching name are created: one pair, or the pairs with all of the given
-labels (setting fleet.labels). In PATTERN, * matches any number of characters, and ? matches one. Of several matching
-patterns, the one with the most characters other than * and ? applies; of these, the first in byte order.
+labels (setting fleet.labels). In PATTERN, * matches any text, and ? matches one byte. If several patterns match a
+name, the one with the most bytes other than * and ? applies.
 
 The rule replaces a rule with the same pattern. It has no effect on existing queues, or on new queues of a placement
-group that already has queues. If no pair of the rule is open and live, matching queues cannot be created.`,
+group that already has queues. If no pair of the rule is open and live, other matching queues cannot be created.`,
 		Example: `  lockstep fleet place 'orders.*' --pair b
   lockstep fleet place 'eu.*' --label region=eu --label disk=ssd
   lockstep fleet place 'orders.*' --delete`,

@@ -18,9 +18,8 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 	var o admin.PlacementOptions
 	cmd := &cobra.Command{
 		Use: "queues", Short: "List the queues with their pairs",
-		Long: `List the queues of all pairs, sorted by name, from the copy of the directory of one node in --addr: the pair
-that owns the queue, the ownership epoch, and the placement group. The list can contain queues that are being created
-or deleted. To show the number and size of their messages, use lockstep queue list.`,
+		Long: `List the queues of all pairs, sorted by name, according to one node in --addr: the pair that owns the queue,
+the ownership epoch and the placement group. To show the messages of queues, use lockstep queue list.`,
 		Example: `  lockstep fleet queues
   lockstep fleet queues --pair b --match 'orders.*'
   lockstep fleet queues --output json | jq -r 'select(.group != "") | .queue'`,

@@ -28,19 +28,14 @@ func rebalanceCommand(env *cli.Env) *cobra.Command {
 	var f rebalanceFlags
 	cmd := &cobra.Command{
 		Use: "rebalance", Short: "Move queues from loaded to other pairs",
-		Long: `Move queues between the open and live pairs, until their loads differ by at most --threshold percentage points
-or no move reduces the difference. The load of a pair has two parts, which are compared separately: the used fraction
-of its space, and its share of the messages that are published in the fleet. Publish rates are ignored if the fleet
-publishes less than 1,000 messages per second.
+		Long: `Move queues between the open and live pairs, until their loads differ by at most --threshold percentage
+points, or no move reduces the difference. Two loads are compared: the used fraction of the space, and the share of
+the messages that are published in the fleet. The second one is ignored if fewer than 1,000 messages per second are
+published.
 
-The command prints a plan, and asks for confirmation; scripts use --yes. --dry-run only prints the plan. Queues move as
-in lockstep fleet move, together with their dead-letter queues, forward targets and placement groups. No queue moves to
-a pair that its placement rule forbids, that is draining or not live, or that would have less than 10 % of its space
-free. The dead-letter queue of a policy, and queues that a prepared transaction uses, are not moved. Each pair receives
-one move at a time.
-
-After an interruption, run the command again: it computes a new plan, in which the queues of moves in progress are
-counted on their target pair. The exit code is 1 if queues of the plan were not moved.`,
+The command prints a plan, and asks for confirmation; scripts use --yes. Placement rules apply, and each target keeps
+10 % of its space free. The exit code is 1 if queues of the plan could not be moved. After an interruption, run the
+command again: it computes a new plan.`,
 		Example: `  lockstep fleet rebalance
   lockstep fleet rebalance --threshold 20 --max-moves 5 --yes
   lockstep fleet rebalance --dry-run --output json | jq '.moves[]'`,
@@ -58,7 +53,7 @@ counted on their target pair. The exit code is 1 if queues of the plan were not 
 		},
 	}
 	cmd.Flags().Float64Var(&f.threshold, "threshold", balance.DefaultThreshold,
-		"difference of the loads up to which nothing is moved, in percentage points, up to 100")
+		"permitted difference of the loads, in percentage points: above 0, up to 100")
 	cmd.Flags().IntVar(&f.maxMoves, "max-moves", 0, "maximum number of moves (0: no limit)")
 	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "only print the plan")
 	cli.AddYes(cmd, &f.yes)

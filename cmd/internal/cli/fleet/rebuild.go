@@ -41,17 +41,17 @@ func rebuildCommand(env *cli.Env) *cobra.Command {
 	var f rebuildFlags
 	cmd := &cobra.Command{
 		Use: "rebuild", Short: "Write a lost or restored directory from the pairs",
-		Long: `Write a directory that was lost, or restored from an older copy, from the queues in the logs of the pairs.
-Each pair must contribute; until then, no queues can be created. Existing queues can be used during the rebuild.
+		Long: `Rebuild a directory that was lost, or restored from an older copy, from the queues of the pairs. Until all
+pairs have contributed, no queues can be created; existing queues remain usable. Placement rules of a lost
+directory are not restored.
 
-A lost directory does not contain the addresses of the pairs: --addr must contain at least one node of each pair.
-Pairs that the directory still contains are contacted as well. --pairs contains the names of all pairs; the default is
-the pairs that respond or are registered. MAKE SURE THAT NO PAIR IS MISSING in this list: its queue names could be
-assigned to other pairs. If a pair does not respond, start its nodes, and repeat the command.
+If the directory is lost, --addr must contain at least one node of each pair. --pairs contains the names of all
+pairs; the default is the pairs that respond or are registered. MAKE SURE THAT NO PAIR IS MISSING in this list: its
+queue names could be assigned to other pairs.
 
-Placement rules of a lost directory are not restored. With an intact directory, the command corrects the entries of
-the pairs. On a terminal, the command asks for confirmation; scripts use --yes. The exit code is 1 until all pairs have
-contributed, without conflicts and without malformed values in etcd.`,
+The exit code is 1 if a pair has not contributed, or if there are conflicts or malformed values in etcd. Then correct
+the reported problems, and run the command again. On a terminal, the command asks for confirmation; scripts use
+--yes.`,
 		Example: `  lockstep fleet rebuild --addr a-1:7420,b-1:7420,c-1:7420 --pairs a,b,c
   lockstep fleet rebuild --addr a-1:7420,b-1:7420 --yes --output json`,
 		Args: cobra.NoArgs,
@@ -61,7 +61,7 @@ contributed, without conflicts and without malformed values in etcd.`,
 			})
 		},
 	}
-	cmd.Flags().StringSliceVar(&f.pairs, "pairs", nil, "names of all pairs (default: all that respond or are registered)")
+	cmd.Flags().StringSliceVar(&f.pairs, "pairs", nil, "names of all pairs; default: all that respond or are registered")
 	cli.AddYes(cmd, &f.yes)
 	return cmd
 }

@@ -25,15 +25,9 @@ var errProblems = cli.WithHint(errors.New("the fleet has problems"),
 func statusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show the directory, the pairs and the placement rules",
-		Long: `Show the state of the directory, the registered pairs and the placement rules, from the copy of the directory
-of one node in --addr.
-
-A pair that is not live has no active node that reaches etcd; no new queues are created on it. Free is the free space
-of the pair, which is its weight for new queues.
-
-The exit code is 1 if the command reports a problem: no queues can be created, a pair is not live, a pair in --addr is
-not a member of the fleet, cannot update the directory or has queues that other pairs own, or a value in etcd is
-malformed.`,
+		Long: `Show the state of the directory, the registered pairs and the placement rules, according to one node in
+--addr. Free is the space that is available for messages of the pair. The exit code is 1 if the command reports a
+problem.`,
 		Example: "  lockstep fleet status\n  lockstep fleet status --output json | jq '.pairs[] | {name, queues}'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -254,8 +248,8 @@ func labelText(labels map[string]string) string {
 func pairsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "pairs", Short: "List the pairs with load and labels",
-		Long: `List the registered pairs with their load, labels and permanent identities, from the copy of the directory
-of one node in --addr. A pair updates its load every 5 seconds; the load of a pair that is not live is missing.`,
+		Long: `List the registered pairs with their load, labels and IDs, according to one node in --addr. Each pair
+updates its load every 5 seconds. The load of a pair that is not live is not shown.`,
 		Example: "  lockstep fleet pairs\n  lockstep fleet pairs --output json | jq .labels",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

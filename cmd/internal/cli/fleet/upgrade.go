@@ -42,18 +42,18 @@ func upgradeCommand(env *cli.Env) *cobra.Command {
 	var f upgradeFlags
 	cmd := &cobra.Command{
 		Use: "upgrade", Short: "Show the next node to upgrade",
-		Long: `Show the releases of all nodes of the fleet, and the next step of an upgrade to --version: one pair at a time,
-first the standby, then a switchover, then the other node. The command installs no software.
+		Long: `Show the releases of all nodes of the fleet, and the next step of an upgrade to --version. Pairs are
+upgraded one after the other: first the standby, then, after a switchover, the other node. The command installs no
+software.
 
-The exit code is 1 while the next step must wait: a node does not respond, a pair is not live or not in sync, the
-automatic failover of a pair is paused, the directory has a problem, a warning or critical condition exists, or a plan,
-an operation on a store or a move of queues is running. --ignore excludes a condition.
+The exit code is 1 while the next step must wait, for example because a pair is not in sync, or a node reports a
+warning or critical condition. --ignore excludes conditions. --wait waits until the next step is possible, regardless
+of --timeout.
 
-For scripts, --next prints only the address of the next node, or nothing when all nodes run the release. --wait waits
-until the next step is possible, regardless of --timeout. With --switchover, --next also executes the switchover before
-the second node of a pair, and waits until the former active is in sync; without it, the command fails and prints the
-required command. --after is the address of the node that was upgraded last: the next step must wait until this node
-runs the release.`,
+For scripts, --next prints only the address of the next node, or nothing when all nodes run the release (--output
+json prints the whole status). If the next step is a switchover, --next fails. With --switchover, it executes the
+switchover instead, and waits until the pair is in sync. --after is the address of the node that was upgraded last:
+the next step must wait until this node runs the release.`,
 		Example: `  lockstep fleet upgrade --version 0.4.0
   lockstep fleet upgrade --version 0.4.0 --next --wait --switchover --after a-2:7420
   lockstep fleet upgrade --version 0.4.0 --ignore backup-old --output json`,
@@ -90,7 +90,7 @@ type upgrade struct {
 	Nodes   []upgradeNode `json:"nodes"`
 	// Action is upgrade, switchover or, if all nodes run the release Version, none.
 	Action string `json:"action"`
-	// Pair and Address are those of the node to upgrade, or of the active node that hands the role over.
+	// Pair and Address are those of the node to upgrade, or of the active node before a switchover.
 	Pair    string `json:"pair"`
 	Address string `json:"address"`
 	// Ready reports whether the next step is possible now. Otherwise, Problems are the reasons.

@@ -26,10 +26,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "job", GroupID: "operate",
 		Short: "Schedule maintenance jobs",
-		Long: `Jobs are stored by the pair and started by the active. A scan or a backup runs on the standby by default, and
-a shrink on both nodes; --on selects the nodes. A compact or verify job always involves both nodes. A job does not
-start again while it is still running. A run that was due while no node was active starts up to 10 minutes late; after
-that, it is recorded as skipped.`,
+		Long: `Jobs are stored by the pair, and started by the active node. A job does not start again while it is still
+running. A run that was due while no node was active starts when a node is active again. If it is then more than 10
+minutes late, it is recorded as skipped.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -79,8 +78,7 @@ func newJobRun(job string, r *pb.JobRun) jobRun {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List jobs with their next and last run",
-		Long: `List each job with its kind, nodes (--on), schedule, next run and last result. Jobs are stored by the pair and
-survive a failover.`,
+		Long:    `List each job with its kind, nodes (--on), schedule, next run and last result.`,
 		Example: "  lockstep job list\n  lockstep job list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -121,12 +119,13 @@ func putCommand(env *cli.Env) *cobra.Command {
 	var job pb.Job
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a job",
-		Long: `Create a job, or replace the job with that name and keep its history. The schedule has the five fields
-of cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly, @yearly, or an
-interval such as @every 6h. Times are in the local time zone of the active node.
+		Long: `Create a job, or replace the job with that name and keep its history. The schedule has the five fields of
+cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly, @yearly, or an
+interval such as @every 6h. Clock times are in the local time zone of the active node.
 
-Jobs of the kinds scan, shrink and backup work like lockstep store scan, shrink and backup. A compact job works like
-lockstep store compact --rolling, which rewrites one node at a time. A verify job compares the contents of both nodes.`,
+The kinds scan, shrink and backup are the operations of lockstep store with these names. If a pair has no available
+standby, such a job runs on the active; with --on standby, the run is skipped instead. A compact job works like
+lockstep store compact --rolling. A verify job compares the contents of both nodes.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
@@ -161,9 +160,8 @@ lockstep store compact --rolling, which rewrites one node at a time. A verify jo
 		"cron expression with five fields, or @hourly, @daily, @weekly, @monthly, @yearly or @every DURATION")
 	cmd.Flags().StringVar(&job.Kind, "kind", "", "operation: "+strings.Join(jobKinds(), ", "))
 	cmd.Flags().StringVar(&job.On, "on", "",
-		"for scan, shrink and backup: standby, active or both; default: both for shrink, otherwise standby, or the active "+
-			"if no standby is available")
-	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job without running it")
+		"nodes of a scan, shrink or backup: standby, active or both; default: both for shrink, otherwise standby")
+	cmd.Flags().BoolVar(&job.Paused, "paused", false, "store the job as paused")
 	return cmd
 }
 
@@ -188,11 +186,9 @@ func runCommand(env *cli.Env) *cobra.Command {
 	var detach bool
 	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now and wait",
-		Long: `Run a job now, regardless of its schedule and also if it is paused, and wait until it ends. A compact job ends
-with its rolling plan (lockstep store plan --watch). If the active role moves, the run is restarted, at most twice, and
-the command waits for it. The exit code is 1 if the job failed or was skipped. The command is refused if
-the job is already running. With --detach, the command returns when the plan of a compact job has started; it waits for
-all other jobs.`,
+		Long: `Run a job now, even if it is paused, and wait until it ends. A compact job ends with its rolling plan
+(lockstep store plan --watch). The exit code is 1 if the job failed, and 0 if the run was skipped. With --detach, the
+command does not wait for the plan of a compact job; it waits for all other jobs.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

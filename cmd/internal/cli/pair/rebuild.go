@@ -24,16 +24,15 @@ func rebuildCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "adopt [ADDRESS]",
 		Short: "Rebuild the cluster record after coordinator data loss",
-		Long: `The coordinator stores the cluster record, which defines the node that may be active. If the record
-is lost, or was restored from an old copy, it is unknown which node holds all messages, and nodes that start wait
-(lockstep status shows this). If the correct record can be restored, restore it; the nodes then continue
-automatically.
+		Long: `Rebuild the cluster record if the coordinator has lost it, or was restored from an old copy. Until then,
+nodes that start wait; lockstep status shows this. If the correct record can be restored, restore it instead.
 
-Otherwise, choose a node: the node at ADDRESS (default: the first of --addr) writes a new record with itself as the
-active and the only node in sync, and the other node catches up from it. If a node is still active, choose this node: it
-keeps the in-sync nodes. The node first queries the other node, and refuses if that node is active or has more records.
-If the other node cannot be reached because it is lost, add --without-other, but only after you have made sure that it
-does not run and does not have more records.
+The node at ADDRESS (default: the first of --addr) becomes the active and the only node in sync, and the other node
+catches up from it. RECORDS THAT ONLY THE OTHER NODE HAS ARE DISCARDED. If a node is still active, choose that node:
+it stays active, and the in-sync nodes do not change.
+
+The command is refused if the other node is active or has more records. If the other node is lost, add
+--without-other, but only if you are sure that it does not run and does not have more records.
 
 Without --yes, the command only prints the new record, and the exit code is 1.`,
 		Example: `  lockstep pair adopt 10.0.0.1:7420
@@ -63,7 +62,7 @@ Without --yes, the command only prints the new record, and the exit code is 1.`,
 	f := cmd.Flags()
 	f.BoolVar(&yes, "yes", false, "write the record; without this flag, only print it")
 	f.StringVar(&req.OtherAddress, "other", "",
-		"address of the other node, if the coordinator does not know it (default: another address in --addr)")
+		"address of the other node, if the coordinator does not know it; default: another address in --addr")
 	f.BoolVar(&req.WithoutOther, "without-other", false, "proceed although the other node cannot be reached")
 	f.BoolVar(&req.AcceptDataLoss, "accept-data-loss", false,
 		"proceed although acknowledged messages may be missing on the node at ADDRESS")

@@ -102,8 +102,8 @@ func votersCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "voters", Short: "List the voters of a raft coordinator",
-		Long: `List the voters of a pair with coordinator.type: raft, with their roles and last contact, as reported by the
-leader. The leader of the quorum is independent of the active node: the witness leads if possible.`,
+		Long: `List the voters of a pair with coordinator.type: raft, with their states and last contact, as reported by
+the leader. The leader of the voters is independent of the active node.`,
 		Example: "  lockstep pair voters\n  lockstep pair voters --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -124,9 +124,8 @@ func addCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "add ADDRESS", Short: "Add a running voter to the quorum",
-		Long: `Add the voter at ADDRESS to the quorum. It counts toward the quorum immediately, and catches up. The voter must
-run, with an empty directory. A quorum has at most three voters, and with three, it tolerates the loss of one. To replace a lost voter, use
-lockstep pair replace.`,
+		Long: `Add the voter that runs at ADDRESS with an empty directory. A quorum has at most three voters. To replace a
+lost voter, use lockstep pair replace.`,
 		Example: "  lockstep pair add 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -168,9 +167,9 @@ func replaceCommand(env *cli.Env) *cobra.Command {
 	var f raftFlags
 	cmd := &cobra.Command{
 		Use: "replace OLD NEW-ADDRESS", Short: "Replace a lost or wiped voter",
-		Long: `Replace the voter OLD (an ID or an address) with the voter that runs at NEW-ADDRESS with an empty
-directory. For a witness or node that returned with an empty disk, give the same address twice: its voter has a
-new ID, and none of the votes of the old one. If the command fails, it can be repeated.`,
+		Long: `Replace the voter OLD (an ID or an address) with the voter that runs at NEW-ADDRESS with an empty directory.
+If a node or witness returned with an empty disk, give the same address twice. If the command fails, it can be
+repeated.`,
 		Example: `  lockstep pair replace 10.0.0.3:7430 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430
   lockstep pair replace 10.0.0.3:7430 10.0.0.4:7430 --voters 10.0.0.1:7430,10.0.0.2:7430`,
 		Args: cobra.ExactArgs(2),
@@ -193,13 +192,11 @@ func recoverCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "recover-quorum", Short: "Rebuild the quorum from one stopped voter",
-		Long: `If two of the three voters are permanently lost, no node can change the cluster record. This command
-makes the stopped voter in --dir the only voter of a new quorum, with its current record. Then start the voter, and add
-two voters with empty directories (lockstep pair add).
+		Long: `If two of the three voters are permanently lost, make the stopped voter in --dir the only voter of a new
+quorum. Then start the voter, and add two voters with empty directories (lockstep pair add).
 
-A record change that the lost voters agreed on and this voter did not receive is lost. Lost voters must never be
-started with their old directories again: both quorums could activate a node. The recovery is recorded in a file in
---dir and in the log. Without --yes, nothing is changed, and the exit code is 1.`,
+The last changes of the cluster record can be lost. NEVER START THE LOST VOTERS AGAIN with their old directories:
+both quorums could activate a node. Without --yes, nothing is changed, and the exit code is 1.`,
 		Example: `  lockstep pair recover-quorum --dir /var/lib/lockstep/raft --by alice --reason "b and c destroyed" --yes`,
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) (err error) {
@@ -220,9 +217,9 @@ started with their old directories again: both quorums could activate a node. Th
 	}
 	cmd.Flags().StringVar(&o.Dir, "dir", "", "data directory of the voter")
 	cmd.Flags().StringVar(&o.Address, "address", "", "new advertised address of the voter, host:port; default: unchanged")
-	cmd.Flags().StringVar(&o.By, "by", "", "operator, recorded in the log")
-	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, recorded in the log")
-	cmd.Flags().BoolVar(&yes, "yes", false, "rebuild the quorum")
+	cmd.Flags().StringVar(&o.By, "by", "", "operator, for the log")
+	cmd.Flags().StringVar(&o.Reason, "reason", "", "reason, for the log")
+	cmd.Flags().BoolVar(&yes, "yes", false, "rebuild the quorum; without this flag, change nothing")
 	for _, name := range []string{"dir", "by", "reason"} {
 		_ = cmd.MarkFlagRequired(name)
 	}

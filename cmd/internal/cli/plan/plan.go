@@ -28,9 +28,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Show, watch or cancel the rolling operation",
 		Long: `Show the last rolling operation of the pair (resize, compact or restart) with its progress or result. With
---watch, follow the operation until it ends; Ctrl-C only stops watching. With --cancel, stop it at the next safe point:
-a running rewrite is discarded, a completed node stays completed, and a switchover in progress is completed. The exit
-code is 0 even if the operation failed.`,
+--watch, Ctrl-C only stops watching. With --cancel, the operation ends at the next safe point; completed nodes stay
+completed. The exit code is 0 even if the operation failed.`,
 		Example: "  lockstep store plan\n  lockstep store plan --watch\n  lockstep store plan --cancel",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -49,12 +49,12 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pod-label", GroupID: "run",
 		Short: "Label the active node's pod in Kubernetes",
-		Long: `Poll the node in the same pod until SIGINT or SIGTERM, and set a label of the pod to active or standby; it is
-standby also if the node does not respond. A Service that selects the label routes to the active only. The service
-account needs the verb patch on this pod.
+		Long: `Poll the node in the same pod until SIGINT or SIGTERM, and set a label of the pod to active or standby. If
+the node does not respond, the label is standby. A Service that selects the label routes to the active only. The
+service account needs the verb patch on this pod.
 
-The Helm chart runs this as a second container of each node, with activeService.enabled. Lockstep clients do not
-need such a Service: they have both addresses and find the active faster.`,
+The Helm chart runs this command as a second container of each node, with activeService.enabled. Lockstep clients do
+not need such a Service.`,
 		Example: `  lockstep pod-label --probe http://127.0.0.1:9420/activez
   lockstep pod-label --probe https://127.0.0.1:9420/activez --probe-ca /tls/ca.crt --interval 500ms`,
 		Args: cobra.NoArgs,

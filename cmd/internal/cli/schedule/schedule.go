@@ -30,10 +30,11 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
-		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair
-stores schedules, and publishes no occurrence twice, even after a failover. In a fleet, a schedule is stored at the
-pair of its queue; commands that take the name of an existing schedule look for it on the pair in --addr first,
-and then on the other pairs.`,
+		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair of the
+queue stores the schedule. Schedules continue after a failover, and no occurrence is published twice.
+
+In a fleet, commands that take the name of an existing schedule look for it on the pair in --addr first, and then on
+the other pairs.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -50,12 +51,10 @@ func putCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a schedule",
 		Long: `Create a schedule, or replace the schedule with that name and keep its history. --cron has five fields
-(minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or @yearly. --every counts
-from the time when the schedule is created. If a replacement changes neither the times nor --paused, the next occurrence
-stays the same. Otherwise, it is computed from the time of the command.
+(minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or @yearly. The next
+occurrence is computed from the time of this command, unless a replacement changes neither the times nor --paused.
 
---missed selects a rule for occurrences that no node could publish within a minute. The message ID of each message is
-NAME@TIME. The message, with all fields, has at most 32 KiB.`,
+The message, with all fields, has at most 32 KiB.`,
 		Example: `  lockstep schedule put nightly --cron "0 2 * * *" --tz Europe/Berlin --queue jobs --body @job.json
   lockstep schedule put poll --every 30s --queue jobs --body '{"job":"poll"}' --content-type application/json
   lockstep schedule put report --cron @weekly --queue jobs --missed all --property team=sales --paused`,
@@ -101,8 +100,9 @@ NAME@TIME. The message, with all fields, has at most 32 KiB.`,
 	cmd.Flags().StringVar(&s.TimeZone, "tz", "", "IANA time zone of --cron, such as Europe/Berlin; default: UTC")
 	cmd.Flags().StringVar(&s.Queue, "queue", "", "queue to publish to")
 	cmd.Flags().StringVar(&body, "body", "", "message body, or @FILE; @-: standard input")
-	cmd.Flags().StringVar(&missed, "missed", "once", "missed occurrences: skip, once (publish only the last one) or all")
-	cmd.Flags().BoolVar(&s.Paused, "paused", false, "store the schedule without running it")
+	cmd.Flags().StringVar(&missed, "missed", "once",
+		"occurrences not published within a minute: skip, once (publish only the last one) or all")
+	cmd.Flags().BoolVar(&s.Paused, "paused", false, "store the schedule as paused")
 	given.Register(cmd)
 	if err := cmd.Flags().MarkHidden("message-id"); err != nil { // set by the node
 		panic(err)
@@ -191,9 +191,9 @@ func printNext(env *cli.Env, s *pb.Schedule) error {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List schedules with their next and last occurrence",
-		Long: `List the schedules with a name prefix, or all, with times in the local time zone. In a fleet, the schedules
-of all pairs are listed. This requires the operate right on the pair in --addr; without it, only the schedules of that
-pair are listed, with a warning.`,
+		Long: `List the schedules with a name prefix, or all, for the queues on which the caller has a right. In a fleet,
+the schedules of all pairs are listed. This requires the operate right on the pair in --addr; without it, only the
+schedules of that pair are listed, with a warning.`,
 		Example: "  lockstep schedule list\n  lockstep schedule list reports. --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -249,8 +249,8 @@ func printList(env *cli.Env, list []state) error {
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Show a schedule and its last occurrences",
-		Long: `Show the times, the message, the next occurrence and the last 20 occurrences of a schedule, latest
-first, each with the sequence of the published message or the reason for the failure.`,
+		Long: `Show the times, the message and the next occurrence of a schedule, and the outcomes of the last 20
+occurrences, latest first.`,
 		Example: "  lockstep schedule show nightly\n  lockstep schedule show nightly --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -20,15 +20,13 @@ func demoteCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "demote --replica-of ADDRESS", Short: "Make a pair the replica of another pair",
-		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS, which must not be a replica itself: it
-is the primary, or becomes it. The pair in --addr then accepts no writes from clients and copies the log of the primary,
-from the last record that both have. Both pairs require the setting site.name, and
-the pair in --addr also site.remote.
+		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS, which must not be a replica itself.
+The pair in --addr then accepts no writes from clients, and copies the transactions of the primary. Both pairs
+require the setting site.name, and the pair in --addr also requires site.remote.
 
-The command is for an empty pair, which becomes the replica of a primary for the first time, and for a former primary
-after lockstep site promote. It is refused if the pair has transactions that the primary lacks. Those of a former
-primary are saved to a file on its active node; lockstep status lists it, and lockstep store dump-log shows it. Then
-set the pair up again with the content of the primary.
+Use the command for an empty pair, and for a former primary after lockstep site promote. It is refused if the pair
+has transactions that the primary lacks. Those of a former primary are saved to a file on its active node, which
+lockstep status shows. The pair must then be set up again with empty data directories (lockstep site seed).
 
 On a terminal, the command asks for confirmation; scripts use --yes.`,
 		Example: `  lockstep site demote --addr east-a:7420,east-b:7420 --replica-of west-a:7420

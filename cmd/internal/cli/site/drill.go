@@ -25,15 +25,14 @@ func drillCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drill --data-dir DIR", Short: "Make a writable copy of a replica for a test",
 		Long: `Copy the active node of the pair in --addr, usually a replica, to an empty data directory on this machine. A
-standalone node serves the copy, to test how applications start at a site. Neither site is changed, and the replica
-continues to replicate.
+standalone node serves the copy, to test how applications start at a site. Neither site is changed, and no site or
+pair accepts the copy.
 
-The copy is independent: it contacts no site, and no site or pair accepts it. It contains all queues, messages, rules,
-tokens, schedules and jobs, which are active: schedules publish into the copy, and prepared transactions remain
-prepared. Do not give its address to production applications.
+The copy contains all queues and messages. Its schedules and jobs run while it is served. Do not give its address to
+production applications.
 
-With --listen, the command serves the copy until it is interrupted, without TLS and on loopback addresses only.
-Otherwise, it prints the command to serve it. To end the drill, delete the directory.`,
+With --listen, the command serves the copy until it is interrupted, without TLS. Without --listen, it prints the
+command that serves the copy. To end the drill, delete the directory.`,
 		Example: `  lockstep site drill --addr west-a:7420,west-b:7420 --data-dir ./drill
   lockstep site drill --addr west-a:7420 --data-dir ./drill --listen 127.0.0.1:7600`,
 		Args: cobra.NoArgs,

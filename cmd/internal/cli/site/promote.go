@@ -25,17 +25,15 @@ func promoteCommand(env *cli.Env) *cobra.Command {
 	var f promoteFlags
 	cmd := &cobra.Command{
 		Use: "promote --reason TEXT", Short: "Make a site the primary (may lose data)",
-		Long: `Make the pair in --addr the primary, because the other site is lost. The pair must be a replica, or a primary
-that a failed lockstep site switch has left stopped (lockstep site status shows this). Transactions that the pair has
-not received are lost. For a replica, the command first prints the known part of them.
+		Long: `Make the pair in --addr the primary if the other site is lost. The pair must be a replica, or a primary that
+a failed lockstep site switch has left stopped (lockstep site status). Transactions that the pair has not received
+are lost. If the primary works, use lockstep site switch, which loses nothing.
 
-If the primary works, use lockstep site switch, which loses nothing. The promotion is refused while the primary
-responds to this command or to the pair, unless --force is given. MAKE SURE THAT THE PRIMARY DOES NOT RUN: a primary
-that is only disconnected from the replica keeps accepting writes, and they are lost. If the pair is a stopped primary,
-make sure that no node of the other site runs: the switch may have promoted the replica.
+MAKE SURE THAT THE OTHER SITE DOES NOT RUN: it could still accept writes, and the new primary would lack them. The
+command is refused while the other site responds as the primary, unless --force is given.
 
-When the old primary returns, make it a replica of the new one with lockstep site demote. On a terminal, the command
-asks for confirmation; scripts use --yes.`,
+When the other site returns, make it a replica with lockstep site demote. On a terminal, the command asks for
+confirmation; scripts use --yes.`,
 		Example: `  lockstep site promote --addr west-a:7420,west-b:7420 --reason "fire in data center east"
   lockstep site promote --reason "link to east is lost" --yes --output json`,
 		Args: cobra.NoArgs,

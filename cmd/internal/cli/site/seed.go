@@ -24,16 +24,15 @@ func seedCommand(env *cli.Env) *cobra.Command {
 	var from []string
 	cmd := &cobra.Command{
 		Use: "seed --from ADDRESS[,ADDRESS]", Short: "Create the data directory of a replica",
-		Long: `Copy the primary to an empty data directory on this machine, which becomes the first node of a replica
-site. The node that starts with the directory is a replica: it serves no clients, and replicates the transactions after
-the copy. The second node of the site starts with an empty directory, and copies the first one.
+		Long: `Copy the primary to an empty data directory on this machine. The node that starts with this directory is the
+first node of a replica site. The second node of the site starts with an empty directory. Run the command as the user
+of the node, before the node is started.
 
-The command runs without a node, as the user of the node. It reads the settings site, tls, insecure, data.dir and
-wal.segment-bytes from flags, environment variables and --config, as lockstep serve does. Without --from, the primary
-is site.remote.
+The command reads the settings site, tls, insecure, data.dir and wal.segment-bytes from flags, environment variables
+and --config. Without --from, it uses the addresses in site.remote.
 
-All pages are verified. After an error, the directory is empty again, or no node starts with it: repeat the command.
-The primary retains its log after the copy until the node has connected, for 10 minutes at most.`,
+After an error, repeat the command. Start the node within 10 minutes: later, the primary may have deleted the log
+that the replica requires.`,
 		Example: `  lockstep site seed --config /etc/lockstep/node.yaml
   lockstep site seed --from east-a:7420,east-b:7420 --config /etc/lockstep/node.yaml
   lockstep site seed --from east-a:7420 --data-dir ./data --site-name west --site-token-file token --tls-ca ca.pem`,

@@ -14,11 +14,12 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "site", GroupID: "operate",
 		Short: "Show and change the roles of two sites",
-		Long: `Show and change the roles of two sites: the pair of one site is the primary; the other pair is its replica.
+		Long: `Show and change the roles of two sites: the pair of one site is the primary, and the pair of the other site
+is its replica.
 
-Other commands for messages, queues and access rules use the primary, even with the addresses of the replica. Commands
-that operate a pair, such as lockstep switchover, pause, settings, job and store, use the pair in --addr, which must
-then not contain nodes of both sites.`,
+Commands for messages, queues and access rules use the primary, even with the addresses of the replica. Commands that
+operate a pair, such as lockstep switchover, pause, settings and job, use the pair in --addr. For these commands,
+--addr must not contain nodes of both sites.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -25,16 +25,15 @@ var errProblems = cli.WithHint(errors.New("the sites have problems"),
 func statusCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "status", Short: "Show both sites and the lag of the replica",
-		Long: `Show the name, role, epoch and log position of both sites, how far the replica is behind the primary, and
-which transactions a promotion of the replica would lose now. The nodes in --addr can belong to either site. The
-nodes of the other site are queried as well, with the same credentials; if they cannot be reached from this machine,
-the state that this site last received from the other one is shown.
+		Long: `Show the name, role, epoch and log position of both sites, the lag of the replica, and the transactions that
+a promotion of the replica would lose now. The nodes in --addr can belong to either site. The command also queries
+the other site, with the same credentials. If that site cannot be reached from this machine, its last known state is
+shown.
 
-The lag is exact as of the time at which the replica last received the end of the primary's log. Transactions that
-the primary accepted later are not included, and a promotion loses them as well.
+The lag refers to the time at which the replica last received the end of the primary's log. A promotion also loses
+transactions that the primary accepted later.
 
-The exit code is 1 if a site has no active node, if a site is not reachable from the other one, if the replica does not
-receive the log, or if the roles of the sites are inconsistent. The lack of another site is not a problem.`,
+The exit code is 1 if the command reports a problem.`,
 		Example: "  lockstep site status\n  lockstep site status --output json | jq '.replication.lag_seconds'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

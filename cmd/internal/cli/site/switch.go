@@ -27,16 +27,16 @@ func switchCommand(env *cli.Env) *cobra.Command {
 	var to string
 	cmd := &cobra.Command{
 		Use: "switch --to SITE", Short: "Move the primary role to the other site without loss",
-		Long: `The primary stops accepting writes, the replica applies the last transaction and becomes the primary, and
-the old primary becomes its replica. No messages are lost; clients see a pause and continue at the other site.
+		Long: `Make the replica the primary, and the primary its replica. The primary first stops accepting writes, and the
+replica applies the last transaction: no messages are lost. Clients wait for a short time, and continue at the other
+site. The nodes in --addr can belong to either site.
 
-The primary first waits until the replica is connected and lacks at most 1 MiB of the log. If this takes longer than
---timeout (default 10s), the command fails without a change. If the replica then has not applied the last transaction
-within --timeout, the switch is rolled back. If the other site stops responding during the switch, the exit code is 3,
-and the primary accepts no writes until the other site responds again (lockstep site status).
+The switch begins when the replica is connected and lacks at most 1 MiB of the log. If this takes longer than
+--timeout, nothing is changed. If the replica then does not apply the last transaction within --timeout, the switch
+is rolled back.
 
-The nodes in --addr can belong to either site. If the site in --to is already the primary, the command succeeds without
-a change.`,
+If the other site stops responding during the switch, the exit code is 3, and the primary accepts no writes until
+that site responds again (lockstep site status).`,
 		Example: "  lockstep site switch --to west\n  lockstep site switch --to west --timeout 30s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

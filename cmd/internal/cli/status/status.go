@@ -23,12 +23,13 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "status", GroupID: "operate",
 		Short: "Show the status of both nodes",
-		Long: `Show the role, log positions, and queue and message counts of each node in --addr, conditions with the
-recommended actions, and the cluster record. Nodes that do not respond within 2 seconds, or --timeout if given, are
-listed as well. The exit code is 1 if no node responds.
+		Long: `Show the role, the log positions and the numbers of queues and messages of each node in --addr, the cluster
+record, and conditions with the recommended actions. A node that does not respond within 2 seconds, or within
+--timeout if given, is listed with an error. The exit code is 1 if no node responds.
 
-With --watch, the status is updated until Ctrl-C: in place with rates on a terminal, and printed after each change
-otherwise. The time limit for responses is then --interval, but at least 500 ms, and the exit code is 0.`,
+With --watch, the status is updated until Ctrl-C, and the exit code is 0. On a terminal, it is updated in place, with
+rates. With --output json, or without a terminal, it is printed after each change. The time limit for responses is
+then --interval, but at least 500 ms.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

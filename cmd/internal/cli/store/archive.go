@@ -25,8 +25,8 @@ func flushArchiveCommand(env *cli.Env) *cobra.Command {
 	var w location
 	cmd := &cobra.Command{
 		Use: "flush-archive", Short: "Write the log to the archive now",
-		Long: `Write all applied transactions of a node, by default of the standby, to its log archive (wal.archive) now,
-instead of within wal.archive-interval. A restore with this archive can then reach this point in time.`,
+		Long: `Write all applied transactions of a node, by default of the standby, to its log archive (setting
+wal.archive) now, instead of within wal.archive-interval.`,
 		Example: "  lockstep store flush-archive\n  lockstep store flush-archive --node active",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -43,11 +43,8 @@ func backupCommand(env *cli.Env) *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Back up a running node",
-		Long: `Copy a snapshot of a running node, by default of the standby, to a directory on that node, or to an S3 bucket.
-Older backups beyond the number to keep are then deleted. The name of the backup contains the time (UTC), the last
-record and the page size. A manifest contains checksums, and the checksum of each page is verified during the copy. An
-interrupted backup is never mistaken for a complete one. The settings backup.s3.* of the node configure the S3 server.
---rate also applies with --full-speed.`,
+		Long: `Copy a snapshot of a running node, by default of the standby, to a directory on that node, or to an S3
+bucket (settings backup.s3.* of the node). Older backups beyond the number in --keep-generations are then deleted.`,
 		Example: `  lockstep store backup
   lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7
@@ -87,7 +84,8 @@ interrupted backup is never mistaken for a complete one. The settings backup.s3.
 		"backup directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().Uint32Var(&keep, "keep-generations", 0,
 		"number of complete backups to keep; 0: the setting backup.keep-generations")
-	cmd.Flags().StringVar(&speed, "rate", "", "maximum read and write rate per second, such as 50MiB")
+	cmd.Flags().StringVar(&speed, "rate", "",
+		"maximum read and write rate per second, such as 50MiB; also applies with --full-speed")
 	cli.AddFullSpeed(cmd, &full)
 	return cmd
 }
@@ -136,17 +134,15 @@ func restoreCommand(env *cli.Env) *cobra.Command {
 	var f restoreFlags
 	cmd := &cobra.Command{
 		Use: "restore BACKUP", Short: "Restore a backup, optionally to a point in time",
-		Long: `Verify a backup and restore it to an empty data directory; the page size stays the same. BACKUP is
-its directory on this machine, or s3://BUCKET/PREFIX/NAME. If BACKUP is the directory or prefix that contains all
-backups, the latest one from which the requested point can be reached is used. Backups in a bucket are streamed
-without a local copy.
+		Long: `Verify a backup and restore it to an empty data directory on this machine. BACKUP is the directory of the
+backup, or s3://BUCKET/PREFIX/NAME. BACKUP can also be the directory or prefix that contains all backups: the latest
+backup that is not later than --to-lsn or --to-time is then used.
 
 With --archive, the archived log is applied up to --to-lsn or --to-time, or completely. A gap before the requested
-point is an error. A point after the backup requires --archive. The restored store belongs to no pair and has a new
-identity: no existing pair accepts it, but a node that starts with it can be the first node of a new pair.
+point is an error. A point after the backup requires --archive.
 
-With --replica, the node that starts with the restored store is a replica of the primary site from which the backup was
-made, and replicates the transactions after the backup. To create a replica without a backup, use lockstep site seed.`,
+The restored store belongs to no pair, and no existing pair accepts it. The node that starts with it can be the first
+node of a new pair. With --replica, the new pair is a replica of the primary site from which the backup was made.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
   lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"
@@ -160,7 +156,8 @@ made, and replicates the transactions after the backup. To create a replica with
 	cmd.Flags().Uint64Var(&f.toLSN, "to-lsn", 0, "LSN of the last record to restore")
 	cmd.Flags().StringVar(&f.toTime, "to-time", "",
 		"time up to which transactions are restored: RFC 3339, or 2026-11-21 09:30:00 in local time")
-	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false, "verify everything and report the result; write nothing")
+	cmd.Flags().BoolVar(&f.dryRun, "dry-run", false,
+		"verify the backup and the archive, and report the result; write nothing")
 	cmd.Flags().BoolVar(&f.replica, "replica", false, "restore a replica of the primary site")
 	cmd.MarkFlagsMutuallyExclusive("to-lsn", "to-time")
 	for _, other := range []string{"archive", "dry-run"} {

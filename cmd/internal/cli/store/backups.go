@@ -30,14 +30,11 @@ func backupsCommand(env *cli.Env) *cobra.Command {
 	var f listFlags
 	cmd := &cobra.Command{
 		Use: "backups [PATH]", Short: "List and verify backups",
-		Long: `List the backups of a running node, latest first, including interrupted ones. With --verify, the
-node reads all complete backups, or the one in --set, and reports whether they can be restored, and up to which point
-with its log archive; the exit code is 1 if one of them cannot. A node cannot read encrypted backups: verify them with
-PATH and --identity.
+		Long: `List the backups of a running node, latest first, including interrupted ones. With PATH, list the backups in
+a directory on this machine, or in an S3 bucket (s3://BUCKET/PREFIX), without a node.
 
-With PATH, list the backups in a directory on this machine, or in an S3 bucket, s3://BUCKET/PREFIX, without a node.
-The S3 keys are configured as for a node: in the environment, as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in
-files.`,
+With --verify, all complete backups, or the one in --set, are read; the exit code is 1 if one of them cannot be
+restored. A node cannot verify encrypted backups: use PATH and --identity.`,
 		Example: `  lockstep store backups
   lockstep store backups --node a --verify
   lockstep store backups --verify --set 20261121T004500Z-lsn000123-ps16384
@@ -66,7 +63,7 @@ files.`,
 	f.register(cmd, false)
 	f.locations.register(cmd, env)
 	cmd.Flags().StringVar(&f.path, "path", "",
-		"directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
+		"backup directory on the node, or s3://BUCKET/PREFIX; default: the setting backup.path")
 	cmd.Flags().BoolVar(&f.verify, "verify", false, "read and verify all complete backups")
 	cmd.Flags().StringVar(&f.set, "set", "", "with --verify: only the backup with this name")
 	cli.AddFullSpeed(cmd, &f.full)

@@ -46,13 +46,12 @@ func mapCommand(env *cli.Env) *cobra.Command {
 	var regions uint32
 	cmd := &cobra.Command{
 		Use: "map", Short: "Show page file usage of a running node",
-		Long: `Show the regions of page.db of a running node, from start to end: regions with messages or the
-index, free regions, and regions that were freed but are reserved for a checkpoint or a reader, such as a backup. The
-letter of a region is that of its most frequent use; it is in lower case if the region is partly free or reserved. The
-command does not block the node, and reads no messages.
+		Long: `Show the usage of page.db of a running node by region, from the start to the end of the file. The letter of
+a region shows its most frequent use. A lower-case letter means that the region also has free or reserved pages.
+Reserved pages were freed, but a checkpoint or a reader, such as a backup, can still use them.
 
-To release free pages at the end, use lockstep store shrink. Free pages between others are reused; to remove them, use
-lockstep store compact.`,
+To release free pages at the end, use lockstep store shrink. To remove free pages between others, use lockstep store
+compact.`,
 		Example: `  lockstep store map
   lockstep store map --node active --regions 1024
   lockstep store map --node a --output json`,

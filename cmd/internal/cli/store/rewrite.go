@@ -48,18 +48,15 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_RESIZE}
 	cmd := &cobra.Command{
 		Use: "resize", Short: "Rewrite page.db with another page size",
-		Long: `Rewrite page.db with the recommended or the given page size. Messages are packed again, and each is
-stored once.
+		Long: `Rewrite page.db with the recommended or the given page size.
 
-Without --rolling, only the node in --node is rewritten, which must be a standby. During the rewrite, it continues to
-receive and acknowledge the log: the pair stays in sync. With --rolling, the pair rewrites both nodes: the standby, a
-switchover, the other node. The pair stores this plan, and continues it after failures of nodes and of this command; to
-show it, use lockstep store plan. Ctrl-C cancels the rewrite or the plan at the next safe point; a second Ctrl-C exits
-immediately.
+With --rolling, the pair rewrites both nodes: first the standby and, after a switchover, the other node. This plan
+continues after failures of nodes and of this command; to show it, use lockstep store plan. Without --rolling, only
+the node in --node is rewritten, which must not be the active. Ctrl-C cancels the rewrite or the plan at the next
+safe point.
 
-A standalone node is rewritten at its next start after lockstep store settings set resize-on-startup true.
-The old file is kept as page.db_old; to delete it, use lockstep store drop-old. To revert, resize to the previous
-page size.
+The old file is kept as page.db_old; to delete it, use lockstep store drop-old. For a standalone node, use the
+setting resize-on-startup (lockstep store settings).
 
 With --dry-run, nothing is changed, and the exit code is 1 if the disk space is insufficient. --data-dir requires
 --dry-run and --page-size.`,
@@ -72,7 +69,7 @@ With --dry-run, nothing is changed, and the exit code is 1 if the disk space is 
 	}
 	f.register(cmd)
 	cmd.Flags().StringVar(&f.pageSize, "page-size", "",
-		"new page size, a multiple of 2KiB; default: the recommendation of the last scan")
+		"new page size, a multiple of 2KiB; default: the setting page-size-recommended")
 	return cmd
 }
 
@@ -80,10 +77,9 @@ func compactCommand(env *cli.Env) *cobra.Command {
 	f := rewriteFlags{kind: pb.PlanKind_PLAN_KIND_COMPACT}
 	cmd := &cobra.Command{
 		Use: "compact", Short: "Rewrite page.db without gaps",
-		Long: `Rewrite page.db with the same page size and without gaps. Messages are packed, and each is stored once. The
-command works like lockstep store resize: see its help for --rolling, the old file and the required space. A standalone
-node is compacted at its next start after lockstep store settings set compact-on-startup true. --data-dir requires
---dry-run.`,
+		Long: `Rewrite page.db without gaps; the page size stays the same. For --rolling, --node, --dry-run and the old
+file, see lockstep store resize. For a standalone node, use the setting compact-on-startup (lockstep store settings).
+--data-dir requires --dry-run.`,
 		Example: `  lockstep store compact --rolling
   lockstep store compact --dry-run --node a
   lockstep store compact --dry-run --data-dir /var/lib/lockstep`,
@@ -258,9 +254,8 @@ func shrinkCommand(env *cli.Env) *cobra.Command {
 	var dryRun bool
 	cmd := &cobra.Command{
 		Use: "shrink", Short: "Release free space at the end of page.db",
-		Long: `Release free pages at the end of a running node's page.db to the filesystem, without blocking the
-node. Up to 64 MiB of messages are first moved from the end into gaps; to move all of them, use lockstep store
-compact.`,
+		Long: `Release free pages at the end of page.db of a running node to the filesystem. Up to 64 MiB of messages are
+first moved from the end into gaps. To remove all gaps, use lockstep store compact.`,
 		Example: "  lockstep store shrink\n  lockstep store shrink --node active --dry-run",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -290,7 +285,7 @@ compact.`,
 		},
 	}
 	w.register(cmd, false)
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only report what would be released")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only report the expected size of page.db")
 	return cmd
 }
 
@@ -299,9 +294,9 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Delete page.db_old after a rewrite",
-		Long: "Delete page.db_old, the previous page file of a node, which a rewrite and the installation of a snapshot " +
-			"keep. After a failure, it may be the only copy of messages until both nodes are in sync: check with lockstep " +
-			"status. The current store is not affected. On a terminal, the command asks for confirmation.",
+		Long: `Delete page.db_old, the previous page file of a node. Rewrites and installations of a snapshot keep this
+file. AFTER A FAILURE, IT MAY BE THE ONLY COPY OF MESSAGES until both nodes are in sync: check with lockstep status
+first. On a terminal, the command asks for confirmation.`,
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n" +
 			"  lockstep store drop-old --data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,

@@ -58,12 +58,9 @@ func scanCommand(env *cli.Env) *cobra.Command {
 	var full, last bool
 	cmd := &cobra.Command{
 		Use: "scan", Short: "Scan messages and recommend a page size",
-		Long: `Read a snapshot of a page file, and report the distribution of message sizes, the size of page.db
-for each page size, and the recommended page size. The scan does not block the node. Without --page-size-max and
---data-dir, the pair stores the recommendation in the setting page-size-recommended; nothing else is changed.
-
-The recommendation is based on all messages, so a few very large ones do not distort it. Each node keeps the
-result of its last scan, regardless of how it was started: --last shows it for all nodes, or for --node.`,
+		Long: `Read a snapshot of a page file, and report the distribution of message sizes, the size of page.db for
+several page sizes, and the recommended page size. Without --page-size-max and --data-dir, the pair stores the
+recommendation in the setting page-size-recommended. To change the page size, use lockstep store resize.`,
 		Example: `  lockstep store scan
   lockstep store scan --node active --page-size-max 64KiB
   lockstep store scan --full-speed
@@ -95,8 +92,8 @@ result of its last scan, regardless of how it was started: --last shows it for a
 	}
 	w.register(cmd, true)
 	cmd.Flags().StringVar(&limit, "page-size-max", "",
-		"maximum recommended page size; default: the setting page-size-max, or 32KiB with --data-dir")
-	cmd.Flags().BoolVar(&last, "last", false, "show the last scan of each node without reading messages")
+		"maximum page size to recommend; default: the setting page-size-max, or 32KiB with --data-dir")
+	cmd.Flags().BoolVar(&last, "last", false, "show the last scan of each node, or of --node, without a new scan")
 	cli.AddFullSpeed(cmd, &full)
 	for _, other := range []string{"data-dir", "page-size-max", "full-speed"} {
 		cmd.MarkFlagsMutuallyExclusive("last", other)

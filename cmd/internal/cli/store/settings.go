@@ -114,9 +114,9 @@ func findSetting(name string) (setting, error) {
 func settingsCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "settings", Short: "Manage maintenance settings",
-		Long: `The pair stores maintenance settings with its messages: they are the same on both nodes, and take
-precedence over the configuration files. resize-on-startup and compact-on-startup are reset when all nodes of the pair
-have completed the operation.`,
+		Long: `The pair stores maintenance settings with its messages: they are the same on both nodes. Stored values of
+page-size-max and backup.* take precedence over the configuration files. resize-on-startup and compact-on-startup are
+reset when all nodes of the pair have completed the operation.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -128,8 +128,8 @@ func getSettingCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "get [NAME]", Short: "Show all settings, or one",
-		Long: `Show the maintenance settings that apply to the pair: those that it has stored and, for the others, those in
-the configuration file of the node in --node.`,
+		Long: `Show the maintenance settings of the pair. For page-size-max and backup.*, if the pair has stored no value,
+the value in the configuration of the node in --node is shown.`,
 		Example: "  lockstep store settings get\n  lockstep store settings get page-size-current --node a",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -153,7 +153,7 @@ the configuration file of the node in --node.`,
 		},
 	}
 	cmd.Flags().StringVar(&node, "node", pairstatus.Active,
-		"node to query, for page-size-current: standby, active, a node name or an address")
+		"node to query: standby, active, a node name or an address")
 	return cmd
 }
 
@@ -171,8 +171,8 @@ func readSettings(ctx context.Context, env *cli.Env, c *client.Client, node stri
 func setSettingCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a maintenance setting",
-		Long: `Change a maintenance setting of the pair on both nodes. It is stored with the messages, takes
-precedence over the configuration files, and survives restarts. To list settings, use lockstep store settings get.`,
+		Long: `Change a maintenance setting of the pair. The value applies to both nodes, and survives restarts. To list
+the settings, use lockstep store settings get.`,
 		Example: `  lockstep store settings set page-size-max 64KiB
   lockstep store settings set resize-on-startup true
   lockstep store settings set backup.path /backup/lockstep`,

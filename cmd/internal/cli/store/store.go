@@ -17,11 +17,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", GroupID: "operate",
 		Short: "Manage store files: page size, backups, checks",
-		Long: `Maintenance runs on running nodes, by default on the standby, without interrupting clients. With --data-dir,
-some commands use the files of a stopped node: the directory in its setting data.dir.
-
-The commands check, digest and dump-* read the files of a stopped node without changes. Without --data-dir, check and
-digest use the running nodes.`,
+		Long: `Manage the files of nodes. Most commands use a running node, by default the standby. With --data-dir, some
+commands use the files of a stopped node: the directory in its setting data.dir. Without --data-dir, check and digest
+use all nodes in --addr.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -59,10 +59,10 @@ func checkCommand(env *cli.Env) *cobra.Command {
 	var full bool
 	cmd := &cobra.Command{
 		Use: "check", Short: "Check a whole store for corruption",
-		Long: `Read everything that the last checkpoint refers to, and check that each page is used once or free,
-that all pages and messages have valid checksums, and that no unacknowledged message is missing. With --data-dir, this
-is the store of a stopped node. Otherwise, the nodes in --addr check their stores one after the other, while they run.
-The exit code is 1 if a check finds problems or fails.`,
+		Long: `Check a store for corruption: each page must be used once or be free, checksums must match, and no
+unacknowledged message may be missing. Without --data-dir, the nodes in --addr check their stores one after the
+other, while they run. With --data-dir, the command checks the last checkpoint of a stopped node. The exit code is 1
+if a check finds problems or fails.`,
 		Example: "  lockstep store check --data-dir /var/lib/lockstep\n  lockstep store check\n" +
 			"  lockstep store check --full-speed",
 		Args: cobra.MaximumNArgs(1),
@@ -151,9 +151,9 @@ func printCheck(env *cli.Env, c checked) error {
 func digestCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "digest", Short: "Compute the digest of a store",
-		Long: `Compute the digest of each node in --addr or, with --data-dir, of the last checkpoint of a stopped node. Two
-stores with the same digest at the same LSN contain the same queues, subscriptions, acknowledgements and messages. To
-compare running nodes at the same LSN, use lockstep verify.`,
+		Long: `Compute a digest of the content of each node in --addr or, with --data-dir, of the last checkpoint of a
+stopped node. Two stores with the same digest at the same LSN contain the same queues, subscriptions,
+acknowledgements and messages. To compare running nodes at the same LSN, use lockstep verify.`,
 		Example: "  lockstep store digest\n  lockstep store digest --data-dir /var/lib/lockstep",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -207,8 +207,8 @@ type metaDump struct {
 func dumpMetaCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "dump-meta", Short: "Show identity and checkpoint of a stopped node",
-		Long: `Show the identity of a stopped node (node, store, pair, fence) and its last checkpoint. Read-only.
-For a running node, use lockstep status.`,
+		Long: `Show the identity of a stopped node (node, store, pair, fence) and its last checkpoint. For a running node,
+use lockstep status.`,
 		Example: "  lockstep store dump-meta --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -276,7 +276,7 @@ type pageDump struct {
 func dumpPageCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "dump-page PAGE", Short: "Show a page of a stopped node",
-		Long:    "Show and verify the extent, one or more pages, that begins at this page. Pages are numbered from 1.",
+		Long:    `Verify and show the extent (one or more pages) that begins at page PAGE. Pages are numbered from 1.`,
 		Example: "  lockstep store dump-page 17 --data-dir /var/lib/lockstep",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(_ *cobra.Command, args []string) error {

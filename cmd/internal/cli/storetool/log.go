@@ -75,12 +75,11 @@ func dumpLogCommand(env *cli.Env) *cobra.Command {
 	var f logFlags
 	cmd := &cobra.Command{
 		Use: "dump-log [FILE]", Short: "Show log records of a stopped node",
-		Long: `Show the records of the log in --data-dir, or in FILE, one per line, then the segments, and whether the log is
-complete. A corrupt log is printed up to the corruption; the exit code is then 1.
+		Long: `Show the records of the log in --data-dir, or in FILE, then the segments, and whether the log is complete.
+If the log is corrupt, the exit code is 1.
 
-FILE is a single segment: of a log, or a file cut-*.seg with records that a node saved because another node, or
-another site, was promoted without them. With --messages, the messages in the records are printed as well.
-Queues are shown by ID: publish records do not contain their names.`,
+FILE is a segment of a log, or a file cut-*.seg with records that a node saved because another node, or another site,
+was promoted without them. Queues are shown by ID.`,
 		Example: `  lockstep store dump-log --data-dir /var/lib/lockstep --from 1000 --limit 20
   lockstep store dump-log --data-dir /var/lib/lockstep --segments
   lockstep store dump-log /var/lib/lockstep/cut-00000000000000000007-20261121T064238.748.seg --messages`,
