@@ -19,7 +19,9 @@ etcd.
 
 The nodes in --addr can belong to any pair of the fleet. There are three exceptions: lockstep fleet leave removes the
 pair in --addr, lockstep fleet forget requires nodes of other pairs, and lockstep fleet rebuild requires a node of
-each pair if the directory is lost. The commands require the operate right.`,
+each pair if the directory is lost.
+
+The commands require the operate right. drain --move and rebalance also require the browse right on all queues.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -123,9 +123,9 @@ func putCommand(env *cli.Env) *cobra.Command {
 cron (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly, @yearly, or an
 interval such as @every 6h. Clock times are in the local time zone of the active node.
 
-The kinds scan, shrink and backup are the operations of lockstep store with these names. If a pair has no available
-standby, such a job runs on the active; with --on standby, the run is skipped instead. A compact job works like
-lockstep store compact --rolling. A verify job compares the contents of both nodes.`,
+A scan, shrink or backup is the operation of the same name in lockstep store. If a pair has no available standby,
+such a job runs on the active; with --on standby, the run is skipped instead. A compact job works like lockstep store
+compact --rolling. A verify job compares the contents of both nodes.`,
 		Example: `  lockstep job put nightly --kind backup --schedule "0 2 * * *"
   lockstep job put tidy --kind shrink --schedule @daily --on both
   lockstep job put check --kind verify --schedule "0 4 * * 0" --paused`,
