@@ -42,7 +42,7 @@ type drainer struct {
 	out   drained
 	plan  balance.Plan
 	moved map[string]bool // queues that were moved
-	// failed contains the groups that the last attempt did not move, by their first queue.
+	// failed contains the groups that could not be moved, by their first queue. It is cleared before each retry.
 	failed map[string]balance.Left
 	// remaining is the number of queues of the pair, and moving the number of moves from the pair that have not ended.
 	remaining, moving uint64

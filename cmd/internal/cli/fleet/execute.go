@@ -189,8 +189,9 @@ func (e *executor) move(ctx context.Context, m *balance.Move) moveInfo {
 	}
 }
 
-// begin begins a move. It retries for at most --timeout while the node is unavailable. If the outcome of an attempt is
-// unknown, but the attempt has begun the move, begin returns the epoch of that move.
+// begin begins a move. It retries for at most --timeout while no active node of the target is found, or the node is
+// unavailable. If the outcome of an attempt is unknown, but the attempt has begun the move, begin returns the epoch of
+// that move.
 func (e *executor) begin(ctx context.Context, to string, queues []string) (epoch uint64, _ error) {
 	ctx, cancel := context.WithTimeout(ctx, e.env.Timeout)
 	defer cancel()

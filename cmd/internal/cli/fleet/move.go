@@ -236,8 +236,8 @@ func targets(ctx context.Context, env *cli.Env, c *client.Client, f *pb.GetFleet
 	return nodes
 }
 
-// list returns all moves, in the order of their epochs, and the active nodes of their targets. outdated reports whether
-// moves may be missing.
+// list returns the unfinished moves and the last ended ones, in the order of their epochs, and the active nodes of the
+// registered pairs. outdated reports whether moves may be missing.
 func list(
 	ctx context.Context, env *cli.Env, c *client.Client,
 ) (moves []moveInfo, nodes map[string]*admin.Node, outdated bool, _ error) {

@@ -12,7 +12,7 @@ import (
 )
 
 // withSchedule calls fn, which changes or reads one schedule. If several pairs of a fleet have a schedule with this
-// name, it returns a usage error.
+// name, but the pair in --addr has none, it returns a usage error.
 func withSchedule(ctx context.Context, env *cli.Env, fn func(ctx context.Context, a *admin.Client) error) error {
 	err := env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error { return fn(ctx, admin.New(c)) })
 	if errors.Is(err, admin.ErrSeveralSchedules) {

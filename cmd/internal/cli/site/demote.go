@@ -20,9 +20,10 @@ func demoteCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "demote --replica-of ADDRESS", Short: "Make a pair the replica of another pair",
-		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS, which must not be a replica itself.
-The pair in --addr then accepts no writes from clients, and copies the transactions of the primary. Both pairs
-require the setting site.name, and the pair in --addr also requires site.remote.
+		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS. That pair must not be a replica; if
+it has no role, it becomes the primary. The pair in --addr then accepts no writes from clients, and copies the
+transactions of the primary. Both pairs require the setting site.name, and the pair in --addr also requires
+site.remote.
 
 Use the command for an empty pair, and for a former primary after lockstep site promote. It is refused if the pair
 has transactions that the primary lacks. Those of a former primary are saved to a file on its active node, which

@@ -55,8 +55,8 @@ continues after failures of nodes and of this command; to show it, use lockstep 
 the node in --node is rewritten, which must not be the active. Ctrl-C cancels the rewrite or the plan at the next
 safe point.
 
-The old file is kept as page.db_old; to delete it, use lockstep store drop-old. For a standalone node, use the
-setting resize-on-startup (lockstep store settings).
+The old file is kept as page.db_old, and replaces an earlier one; to delete it, use lockstep store drop-old. For a
+standalone node, use the setting resize-on-startup (lockstep store settings).
 
 With --dry-run, nothing is changed, and the exit code is 1 if the disk space is insufficient. --data-dir requires
 --dry-run and --page-size.`,
