@@ -12,8 +12,8 @@ import (
 	"github.com/HdrHistogram/hdrhistogram-go"
 )
 
-// Result is one measurement. Latencies are in milliseconds; 1 MB is 10^6 bytes of message bodies. Process figures cover
-// the measurement, except memory, which is read at the end.
+// Result is one measurement. Latencies are in milliseconds; 1 MB is 10^6 bytes. Process figures cover the measurement,
+// except memory, which is read at the end.
 type Result struct {
 	Workload      string `json:"workload"`
 	Phase         string `json:"phase"`

@@ -18,9 +18,9 @@ import (
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
 )
 
-// AddYes adds the flag --yes, which skips the confirmation prompt.
+// AddYes adds the flag --yes, which confirms without a prompt.
 func AddYes(cmd *cobra.Command, yes *bool) {
-	cmd.Flags().BoolVar(yes, "yes", false, "skip the confirmation prompt")
+	cmd.Flags().BoolVar(yes, "yes", false, "confirm without a prompt")
 }
 
 // Asks reports whether an operator can be prompted. Without a terminal, commands do not prompt, so that scripts work.

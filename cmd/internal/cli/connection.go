@@ -171,7 +171,8 @@ func connectionFlags(env *Env, root *cobra.Command) {
 		"authentication token; visible to other users in the process list: prefer --token-file or lockstep login "+
 			"(environment: "+EnvToken+")",
 	)
-	f.StringVar(&env.flags.TokenFile, "token-file", "", "authentication token file (environment: "+EnvTokenFile+")")
+	f.StringVar(&env.flags.TokenFile, "token-file", "",
+		"file with an authentication token (environment: "+EnvTokenFile+")")
 	f.StringVar(&env.flags.Profile, "profile", "", "profile created by lockstep login, instead of the current one "+
 		"(environment: "+profiles.EnvProfile+")")
 	root.MarkFlagsMutuallyExclusive("token", "token-file")

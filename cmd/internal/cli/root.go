@@ -30,12 +30,11 @@ func Root(env *Env, commands ...*cobra.Command) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "lockstep",
 		Short: "Highly available message store on two nodes",
-		Long: `Lockstep stores messages in queues on two nodes. While both nodes are in sync, messages are stored on both
-before a publish is acknowledged. If the active node then fails, the standby takes over without losing acknowledged
-messages.
+		Long: `Lockstep stores messages in queues on a pair of nodes. While both nodes are in sync, a publish is
+acknowledged only after both have the messages, so that the standby can take over without losing them.
 
 Get started:
-  lockstep demo     kill the active node of a demo pair (20 seconds)
+  lockstep demo     kill the active node of a demo pair (about 20 seconds)
   lockstep dev      run a pair on this machine until Ctrl-C
   lockstep serve    run one node`,
 		Example: `  lockstep dev
@@ -82,7 +81,7 @@ func optionsCommand(env *Env, root *cobra.Command) *cobra.Command {
 	return &cobra.Command{
 		Use:     "options",
 		Short:   "List global flags",
-		Long:    "List the flags that all commands accept, with their environment variables and defaults.",
+		Long:    "List the global flags with their defaults.",
 		Example: "  lockstep options",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -129,7 +128,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 		value             *string
 		name, env, format string
 	}{
-		{&env.flags.CA, "tls-ca", envTLSCA, "CA certificates for verifying the nodes; enables TLS"},
+		{&env.flags.CA, "tls-ca", envTLSCA, "file with the CA certificates of the nodes; enables TLS"},
 		{&env.flags.Certificate, "tls-cert", envTLSCert, "client certificate file"},
 		{&env.flags.Key, "tls-key", envTLSKey, "client key file"},
 	} {
@@ -142,7 +141,7 @@ func globalFlags(env *Env, root *cobra.Command) {
 	connectionFlags(env, root)
 	f.StringVarP(&env.output, "output", "o", "table", "output format: table or json")
 	f.DurationVar(&env.Timeout, "timeout", DefaultTimeout,
-		"time limit of a request; if the flag is given, unreachable nodes are retried until then")
+		"time limit for requests; without this flag, commands usually fail earlier if no node is reachable")
 	root.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name == "address" {
 			name = "addr"

@@ -14,8 +14,8 @@ func versionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "Print the version",
-		Long: `Print the version of this program, the Go release and the platform, and with --output json the commit.
-To show the versions of the nodes, use lockstep status --output json.`,
+		Long: `Print the version of this program, the Go release and the platform. To show the versions of the nodes, use
+lockstep status --output json.`,
 		Example: "  lockstep version --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {

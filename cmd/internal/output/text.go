@@ -16,7 +16,7 @@ import (
 
 const maxBodyText = 60
 
-// Body returns the start of a body on one line, with at most maxBodyText characters; "(binary)" if it is not UTF-8.
+// Body returns the first maxBodyText characters of a body, escaped and on one line; "(binary)" if they are not UTF-8.
 func Body(body []byte) string {
 	head := body[:min(len(body), 4*maxBodyText)]
 	for len(head) < len(body) && len(head) > 0 && !utf8.RuneStart(body[len(head)]) {

@@ -43,20 +43,19 @@ func Commands(env *cli.Env) []*cobra.Command {
 	return []*cobra.Command{publishCommand(env), consumeCommand(env), failoverCommand(env)}
 }
 
-const long = `Benchmarks run on this machine. By default, they start a pair with its data in a temporary directory.
-With the flag --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing
-queues with these names are deleted, and the queues are deleted afterwards. failover always starts a pair.
+const long = `By default, the benchmarks start a pair on this machine with its data in a temporary directory. With the
+flag --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing queues with
+these names are deleted, and the queues are deleted afterwards. failover always starts a pair.
 
-Except for failover, each benchmark runs several rounds, and also prints the round with the median rate. ` + Units
+` + Units
 
-// Units describes the units of the results that all benchmarks share.
-const Units = `With --output json, each result is one JSON object. Latencies are in milliseconds. 1 MB is 10^6 bytes of
-message bodies. CPU and memory are the sums of all processes of the measurement, which JSON also lists; with --addr,
-they are those of the client only. Disk is the number of bytes that all programs wrote to the disk that contains the
-data; with --addr, it is not measured.`
+// Units describes the units of the results of all benchmarks.
+const Units = `1 MB is 10^6 bytes. The columns "CPU s" and "RSS MB" are totals of the nodes and this process; with
+--addr, of this process only. The column "Disk MB" is the amount that all programs wrote to the disk that contains the
+data; with --addr, it is 0.`
 
 // DirUsage is the help text of --dir.
-const DirUsage = "directory for the data, which is deleted afterwards; default: the directory for temporary files"
+const DirUsage = "parent directory of the temporary data; default: the directory for temporary files"
 
 // Flags contains the values of the flags shared by benchmarks, and settings that benchmarks add.
 type Flags struct {
@@ -82,7 +81,7 @@ type Flags struct {
 // Register adds the flags of benchmarks that use a client.
 func (f *Flags) Register(cmd *cobra.Command) {
 	f.RegisterNodes(cmd)
-	cmd.Flags().IntVar(&f.Queues, "queues", 1, "number of queues, over which producers and consumers are distributed")
+	cmd.Flags().IntVar(&f.Queues, "queues", 1, "number of queues")
 	f.RegisterStore(cmd)
 }
 
@@ -110,7 +109,7 @@ func (f *Flags) RegisterCommon(cmd *cobra.Command) {
 	cmd.Flags().StringSliceVar(&f.Sizes, "size", []string{"512"},
 		"message size in bytes; several sizes, such as 512,15000, are measured in sequence")
 	cmd.Flags().IntVar(&f.Messages, "messages", 200_000, "messages per round")
-	cmd.Flags().IntVar(&f.Rounds, "rounds", 3, "rounds")
+	cmd.Flags().IntVar(&f.Rounds, "rounds", 3, "number of rounds")
 	cmd.Flags().StringVar(&f.Dir, "dir", "", DirUsage)
 }
 

@@ -14,8 +14,8 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	var o bench.PublishOptions
 	cmd := &cobra.Command{
 		Use: "publish", Short: "Measure publish throughput and latency",
-		Long: "Measure publishing: synchronous, or pipelined if --window is above 1. The latency is the time from the call " +
-			"to the acknowledgement. A round publishes --messages, or publishes for --duration.",
+		Long: `Measure publishing. The latency is the time from the call to the acknowledgement. After the rounds, the round
+with the median rate is printed again.`,
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
@@ -54,15 +54,17 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	}
 	f.Register(cmd)
 	cmd.Flags().BoolVar(&f.TLS, "tls", false,
-		"alternate between nodes with and without TLS and access rules; not with --addr")
+		"start nodes with TLS and access rules, and nodes without both, and compare them")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
-	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of producers, each with its own publish stream")
-	cmd.Flags().IntVar(&o.Publishers, "publishers", 0, "goroutines that share the producers; 0: one per producer")
+	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of producers, each with a separate publish stream")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 0,
+		"number of goroutines that share the producers, at least --producers; 0: one per producer")
 	orderFlags(cmd, &o.Order)
 	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
 		"dedup window of the queues, with a message ID per message; 0: none")
-	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a publisher; 1: synchronous")
+	cmd.Flags().IntVar(&o.Window, "window", 1,
+		"maximum unacknowledged messages of a publisher; 1: wait for each acknowledgement")
 	return cmd
 }
 
@@ -79,9 +81,9 @@ func consumeCommand(env *cli.Env) *cobra.Command {
 	var o bench.ConsumeOptions
 	cmd := &cobra.Command{
 		Use: "consume", Short: "Measure consume throughput of filled queues",
-		Long: `Measure the consumption of queues that are filled with --messages messages in total: all of them are received
-and acknowledged, and the round ends when all acknowledgements are confirmed. The latency is the time that a consumer
-waits for its next message.`,
+		Long: `Fill the queues with --messages messages in total, and measure the time until all are received and their
+acknowledgements are confirmed. The latency is the time that a consumer waits for its next message. After the rounds,
+the round with the median rate is printed again.`,
 		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
 			"  lockstep bench consume --consumers 20 --groups 100000",
 		Args: cobra.NoArgs,
@@ -106,9 +108,9 @@ waits for its next message.`,
 		},
 	}
 	f.Register(cmd)
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "number of concurrent consumers")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 1, "number of consumers, at least --queues")
 	orderFlags(cmd, &o.Order)
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages in flight per consumer")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "maximum messages in flight per consumer")
 	return cmd
 }
 
@@ -116,6 +118,7 @@ var errGroups = cli.Usage("--groups must be at least 0")
 
 // orderFlags adds --groups and --priorities.
 func orderFlags(cmd *cobra.Command, o *bench.Order) {
-	cmd.Flags().IntVar(&o.Groups, "groups", 0, "number of message groups, used round-robin; 0: none")
-	cmd.Flags().BoolVar(&o.Priorities, "priorities", false, "use priority queues and all ten priorities, round-robin")
+	cmd.Flags().IntVar(&o.Groups, "groups", 0, "number of message groups; 0: messages have no group")
+	cmd.Flags().BoolVar(&o.Priorities, "priorities", false,
+		"use queues with priorities, and messages of all ten priorities")
 }

@@ -16,13 +16,17 @@ func failoverCommand(env *cli.Env) *cobra.Command {
 	var o bench.FailoverOptions
 	cmd := &cobra.Command{
 		Use: "failover", Short: "Measure failover time",
-		Long: `Start a pair, publish messages one by one, and repeatedly apply a fault to the active: kill
-(SIGKILL), freeze (SIGSTOP until the other node serves), cut (network partition from the other node and etcd until
-the other node serves; clients still reach the node) or switchover (planned). Before each fault, both nodes are in sync.
-The result is the time from the fault to the next acknowledgement by the other node; for a switchover, the longest time
-between two acknowledgements.
+		Long: `Start a pair, publish messages one by one, and repeatedly apply a fault to the active while both nodes are in
+sync. The faults are:
 
-Freeze and cut are detected after failover.timeout.`,
+  kill        SIGKILL; the node is restarted afterwards
+  freeze      SIGSTOP until the other node serves
+  cut         network partition from the other node and etcd, but not from
+              clients, until the other node serves
+  switchover  planned switchover
+
+The result is the time from the fault to the first acknowledgement by the other node; for a switchover, the longest
+time between two acknowledgements.`,
 		Example: `  lockstep bench failover --kills 50
   lockstep bench failover --kills 50 --coordinator raft
   lockstep bench failover --fault cut --kills 10
@@ -67,9 +71,10 @@ Freeze and cut are detected after failover.timeout.`,
 	}
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.Dir, "dir", "", DirUsage)
-	cmd.Flags().IntVar(&o.Times, "kills", 50, "number of faults of the kind in --fault")
+	cmd.Flags().IntVar(&o.Times, "kills", 50, "number of faults")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 0, "time in sync before each fault")
-	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill, "fault: kill, freeze, cut or switchover")
+	cmd.Flags().StringVar(&o.Fault, "fault", bench.FaultKill,
+		"fault: kill, freeze, cut or switchover; cut requires etcd")
 	cmd.Flags().StringVar(&o.Coordinator, "coordinator", "etcd", "coordinator: etcd, or raft with a witness process")
 	f.PageSize, f.Memory, f.Sizes, f.Messages, f.Rounds, f.Queues = "2KiB", "128MiB", []string{"512"}, 1, 1, 1
 	return cmd

@@ -23,7 +23,7 @@ const (
 	defaultCADays    = 5 * 365
 	maxDays          = 100 * 365
 	caName           = "ca"
-	daysUsage        = "validity of the certificates in days, limited by the CA"
+	daysUsage        = "validity in days; a certificate does not outlive its CA"
 	hostsNote        = " (DNS names, IP addresses, URIs; comma-separated)"
 	thisMachineNames = "localhost,127.0.0.1,::1"
 )
@@ -35,9 +35,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cert", GroupID: "operate",
 		Short: "Create and show certificates for TLS",
-		Long: `Create a CA with certificates for a pair, its witness and a client, and show the certificates in a
-file or of a server. A CA with its key in a directory is for development, tests and small networks; certificates
-of any other CA work as well.`,
+		Long: `Create a CA and certificates for development, tests and small networks, and show certificates. Nodes and
+clients work with certificates of other CAs as well.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -66,11 +65,11 @@ func initCommand(env *cli.Env) *cobra.Command {
 	var days, caDays int
 	cmd := &cobra.Command{
 		Use: "init [DIR]", Short: "Create a CA and certificates for a pair",
-		Long: `Create a CA (ca.pem, ca-key.pem) and certificates for the two nodes, the witness and a client in a
-directory, by default "` + defaultDir + `". The keys are ECDSA on P-256, and readable by this user only. Files are
-never overwritten. The certificates of nodes and witness are valid for servers and clients; the client certificate
-contains no host, so that it is not accepted as a node certificate. Copy ca.pem and the certificate and key of each
-machine to that machine; keep ca-key.pem here. The certificates are valid for --days, the CA for --ca-days.`,
+		Long: `Create a CA (ca.pem, ca-key.pem) and certificates for two nodes, a witness and a client. The default of DIR
+is "` + defaultDir + `". The command fails if one of the files exists.
+
+Copy ca.pem, and the certificate and key of each machine, to that machine. Keep ca-key.pem secret: with this key,
+anyone can create certificates of the CA.`,
 		Example: `  lockstep cert init
   lockstep cert init certs --node-a node-a.example.net,10.0.0.1 --node-b node-b.example.net,10.0.0.2 --witness node-c.example.net
   lockstep serve --config node.yaml --tls-ca certs/ca.pem --tls-cert certs/node-a.pem --tls-key certs/node-a-key.pem`,
@@ -122,10 +121,12 @@ func issueCommand(env *cli.Env) *cobra.Command {
 	var days int
 	cmd := &cobra.Command{
 		Use: "issue --name NAME (--client | --peer)", Short: "Create a certificate from an existing CA",
-		Long: `Create a certificate from the CA in a directory (ca.pem, ca-key.pem), as NAME.pem and NAME-key.pem
-in the same directory. With --client it is a client certificate; the principal is its first URI, else its first DNS
-name, else NAME. With --peer it is for a node, a voter or a witness, valid for servers and clients; --hosts are the
-names to which other processes connect.`,
+		Long: `Create a certificate with the CA in --dir (ca.pem, ca-key.pem), as NAME.pem and NAME-key.pem in the same
+directory. The command fails if one of these files exists.
+
+The principal of a client certificate is its first URI; without a URI, its first DNS name; without both, NAME. A
+certificate for a node or a witness (--peer) requires --hosts, the names or addresses to which other processes
+connect.`,
 		Example: `  lockstep cert issue --name orders-app --client
   lockstep cert issue --name orders-app --client --hosts spiffe://example.net/orders --days 30
   lockstep cert issue --name node-c --peer --hosts node-c.example.net,10.0.0.3 --dir certs`,
@@ -149,11 +150,11 @@ names to which other processes connect.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&dir, "dir", defaultDir, "directory of the CA, and for the certificate")
+	f.StringVar(&dir, "dir", defaultDir, "directory of the CA and of the new files")
 	f.StringVar(&name, "name", "", "name of the certificate and its files")
 	f.StringSliceVar(&hosts, "hosts", nil, "names in the certificate"+hostsNote)
 	f.BoolVar(&client, "client", false, "client certificate")
-	f.BoolVar(&peer, "peer", false, "certificate of a node, voter or witness")
+	f.BoolVar(&peer, "peer", false, "certificate for a node or a witness")
 	f.IntVar(&days, "days", defaultDays, daysUsage)
 	_ = cmd.MarkFlagRequired("name")
 	cmd.MarkFlagsMutuallyExclusive("client", "peer")

@@ -42,9 +42,8 @@ type shown struct {
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show FILE|HOST:PORT...", Short: "Show certificates in files or of a server",
-		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of the server at
-an address, such as a node, a voter or the metrics endpoint. Certificates are shown without verification; the exit code
-is 0 even if a certificate has expired.`,
+		Long: `Show subject, names, issuer, validity and usage of the certificates in PEM files, or of those that a TLS
+server presents. The certificates are not verified: the exit code is 0 even if one has expired.`,
 		Example: `  lockstep cert show certs/node-a.pem
   lockstep cert show node-a.example.net:7420
   lockstep cert show certs/*.pem --output json`,

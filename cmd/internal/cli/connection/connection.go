@@ -28,10 +28,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "connection", Aliases: []string{"connections"}, GroupID: "operate",
 		Short: "List and close client connections",
-		Long: `List the client connections of the nodes with their principal, queues and throughput, and close a
-connection. The commands require the operate right.`,
-		Args: cli.KnownSubcommand,
-		RunE: cli.NeedsSubcommand,
+		Long:  "List and close the connections of clients. The commands require the operate right.",
+		Args:  cli.KnownSubcommand,
+		RunE:  cli.NeedsSubcommand,
 	}
 	cmd.AddCommand(listCommand(env), closeCommand(env))
 	return cmd
@@ -99,9 +98,10 @@ func listCommand(env *cli.Env) *cobra.Command {
 	req := &pb.ListConnectionsRequest{}
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List the connections to the nodes in --addr",
-		Long: `List the connections to each node in --addr, oldest first: principal, address, start time, queues published to
-and consumed from, and throughput, which is measured over one second. An ID is unique only within its node. If a node
-does not respond, its connections are missing, and the exit code is 1.`,
+		Long: `List the connections to each node in --addr, with the queues of their open publish and consume streams. The
+throughput is measured for about one second. An ID is unique only within its node.
+
+If a node does not respond, its connections are missing, and the exit code is 1.`,
 		Example: "  lockstep connection list\n  lockstep connection list --queue orders\n" +
 			"  lockstep connection list --output json",
 		Args: cobra.NoArgs,
@@ -111,7 +111,8 @@ does not respond, its connections are missing, and the exit code is 1.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&req.Queue, "queue", "", "only connections that publish to or consume from this queue")
+	cmd.Flags().StringVar(&req.Queue, "queue", "",
+		"only connections with an open publish or consume stream for this queue")
 	return cmd
 }
 
@@ -219,9 +220,10 @@ func closeCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "close ID", Short: "Close a client connection",
-		Long: `Close a client connection on the active node, or on the node in --node. Its unacknowledged messages
-are redelivered. The client usually reconnects automatically; to prevent this, revoke its rights or its token (lockstep
-access). To list the IDs, use lockstep connection list.`,
+		Long: `Close a client connection on the active node, or on the node in --node. To list the IDs, use
+lockstep connection list. The connection of the other node of the pair cannot be closed.
+
+Messages that the client has not acknowledged can be redelivered. The client can connect again.`,
 		Example: "  lockstep connection list\n  lockstep connection close 17\n" +
 			"  lockstep connection close 4 --node b",
 		Args: cobra.ExactArgs(1),
@@ -245,7 +247,7 @@ access). To list the IDs, use lockstep connection list.`,
 			})
 		},
 	}
-	cmd.Flags().StringVar(&node, "node", "", "name of the node that has the connection; default: the active node")
+	cmd.Flags().StringVar(&node, "node", "", "name of a node in --addr; default: the active node")
 	return cmd
 }
 

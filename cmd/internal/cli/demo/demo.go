@@ -30,9 +30,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demo", GroupID: "run",
 		Short: "Kill the active node and verify all messages",
-		Long: `Start etcd (or a witness) and two nodes on this machine with data in a temporary directory, publish
-and consume messages, kill the active node with SIGKILL, restart it, wait until it has caught up, and compare both
-nodes. By default, this takes about 20 seconds. The directory is removed, unless the demo failed.
+		Long: `Start a pair on this machine, publish and consume messages, kill the active node with SIGKILL, restart it,
+and compare both nodes. By default, this takes about 20 seconds. The data is in a temporary directory, which is kept
+only if the demo fails.
 
 The exit code is 0 only if no acknowledged message was lost, duplicated or reordered, and both stores are identical.`,
 		Example: "  lockstep demo\n  lockstep demo --coordinator raft\n  lockstep demo --output json\n" +
@@ -54,10 +54,10 @@ The exit code is 0 only if no acknowledged message was lost, duplicated or reord
 			return runDemo(cmd.Context(), env, o)
 		},
 	}
-	cmd.Flags().DurationVar(&o.Duration, "duration", 14*time.Second, "publishing time")
-	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages per second")
-	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "random seed for message contents and the time of the kill; 0: random")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running until Ctrl-C")
+	cmd.Flags().DurationVar(&o.Duration, "duration", 14*time.Second, "publishing time (minimum 1s)")
+	cmd.Flags().IntVar(&o.Rate, "rate", 4000, "messages published per second, 1 to 1000000")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "seed of message contents and of the time of the kill; 0: random")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running after the checks, until Ctrl-C")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
 		"coordinator: etcd, or raft with a witness process")
 	cmd.AddCommand(resizeCommand(env), transactionCommand(env))

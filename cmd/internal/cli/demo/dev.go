@@ -36,15 +36,14 @@ func DevCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a local pair for development",
-		Long: `Run etcd (or a witness) and two nodes on this machine until Ctrl-C. Neither etcd nor other software needs to
-be installed. Data is kept in --dir, and the next start continues with it. A killed node is restarted after
---restart-after. Connections are not encrypted.
+		Long: `Run a pair on this machine until Ctrl-C. No other software, such as etcd, has to be installed. The data is
+kept in --dir; the next start uses it again. Connections are not encrypted.
 
-With --site, a second pair runs at another site: the pair in --dir is the site east, and the one in the subdirectory
-west is its replica. The next start with --site keeps the roles.
+With --site, a second pair runs in the subdirectory west. At the first start with --site, it becomes the replica of
+the pair in --dir, which is the site east. Later starts keep the roles.
 
 With --pairs, several pairs run as one fleet: pair-1 in --dir, the others in its subdirectories pair-2, pair-3 and so
-on. They use the etcd of pair-1 and the first free ports after --listen-b. The next start can have more pairs.`,
+on. Later starts can add pairs.`,
 		Example: "  lockstep dev\n  lockstep dev --dir /tmp/pair --listen-a 127.0.0.1:8001 --listen-b 127.0.0.1:8002\n" +
 			"  lockstep dev --site\n  lockstep dev --pairs 3",
 		Args: cobra.NoArgs,
@@ -60,16 +59,17 @@ on. They use the etcd of pair-1 and the first free ports after --listen-b. The n
 	cmd.Flags().StringVar(&f.coordinator, "coordinator", "etcd",
 		"coordinator: etcd, or raft with a witness process")
 	cmd.Flags().StringVar(&f.console, "console", consoleAddress,
-		"console address of node a; b uses the next port. Ports in use are skipped; empty: none")
+		"address of the first console; each further node uses the next free port; empty: no console")
 	cmd.Flags().StringVar(&f.amqp, "amqp", amqpAddress,
-		"AMQP 1.0 address of node a; b uses the next port. Ports in use are skipped; empty: none")
-	cmd.Flags().StringVar(&f.listen[0], "listen-a", "127.0.0.1:7420", "address of node a")
-	cmd.Flags().StringVar(&f.listen[1], "listen-b", "127.0.0.1:7421", "address of node b")
-	cmd.Flags().BoolVar(&f.site, "site", false, "run a second pair, as the replica at another site")
+		"first AMQP 1.0 address; each further node uses the next free port; empty: no AMQP")
+	cmd.Flags().StringVar(&f.listen[0], "listen-a", "127.0.0.1:7420", "client address of node a")
+	cmd.Flags().StringVar(&f.listen[1], "listen-b", "127.0.0.1:7421", "client address of node b")
+	cmd.Flags().BoolVar(&f.site, "site", false, "run a second pair as another site; not with --pairs")
 	cmd.Flags().StringVar(&f.listenSite, "listen-site", "127.0.0.1:7422",
-		"address of node a at the second site; b uses the next port. Ports in use are skipped")
-	cmd.Flags().IntVar(&f.pairs, "pairs", 1, "number of pairs, 1 to 8. Several pairs are a fleet")
-	cmd.Flags().DurationVar(&f.restartAfter, "restart-after", 5*time.Second, "delay before a killed node is restarted")
+		"first client address of the site west; ports in use are skipped")
+	cmd.Flags().IntVar(&f.pairs, "pairs", 1, "number of pairs, 1 to 8; several pairs require --coordinator etcd")
+	cmd.Flags().DurationVar(&f.restartAfter, "restart-after", 5*time.Second,
+		"delay before a node that has exited is restarted")
 	return cmd
 }
 

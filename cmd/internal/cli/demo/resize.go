@@ -23,13 +23,12 @@ func resizeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "resize",
 		Short: "Resize pages under load and kill the active",
-		Long: `Start etcd and two nodes with pages of 2 KiB, fill queues with messages of many sizes, scan, and
-resize the page files one at a time while messages are published and consumed. During the rewrite of the standby, the
-active is killed with SIGKILL, unless --no-kill is given: the standby discards the rewrite and takes over. The killed
-node is restarted, and the pair continues the plan automatically.
+		Long: `Start a pair with pages of 2 KiB on this machine, fill queues, and resize the pages of both nodes while
+messages are published and consumed. During the rewrite on the standby, the active is killed with SIGKILL, and
+restarted later. The data is in a temporary directory, which is kept only if the demo fails.
 
-The exit code is 0 only if no message was lost or duplicated, both stores are identical and have the new page size,
-and each message was acknowledged by two nodes, except from the kill until the killed node was in sync again.`,
+The exit code is 0 only if no acknowledged message was lost, duplicated or reordered, both stores are identical and
+have the new page size, and both nodes were in sync, except from the kill until the killed node was in sync again.`,
 		Example: `  lockstep demo resize
   lockstep demo resize --fill 2GiB --page-size 16KiB
   lockstep demo resize --no-kill --output json`,
@@ -54,12 +53,13 @@ and each message was acknowledged by two nodes, except from the kill until the k
 			return demoResize(cmd.Context(), env, o)
 		},
 	}
-	cmd.Flags().StringVar(&fill, "fill", "256MiB", "size of the messages in the queues")
-	cmd.Flags().StringVar(&pageSize, "page-size", "", "new page size; default: the recommendation of the scan")
-	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "messages per second published and consumed during the resize")
-	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "random seed for message contents and the time of the kill; 0: random")
+	cmd.Flags().StringVar(&fill, "fill", "256MiB", "total size of the messages in the filled queues, at least 1MiB")
+	cmd.Flags().StringVar(&pageSize, "page-size", "",
+		"new page size; default: recommended by a scan; 16KiB if the scan recommends 2KiB")
+	cmd.Flags().IntVar(&o.Rate, "rate", 2000, "messages published per second, 1 to 1000000")
+	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "seed of message contents and of the time of the kill; 0: random")
 	cmd.Flags().BoolVar(&o.NoKill, "no-kill", false, "do not kill the active")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running until Ctrl-C")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running after the checks, until Ctrl-C")
 	return cmd
 }
 

@@ -20,10 +20,10 @@ func transactionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "transaction",
 		Short: "Verify transactions while the active is killed",
-		Long: `Start etcd (or a witness) and two nodes, and publish orders to a queue. Workers consume each order
-and publish an invoice to another queue, in one transaction. The active is repeatedly killed with SIGKILL, and
-workers are stopped in the middle of a transaction. Orders may be delivered and processed more than once, but only
-one transaction per order is committed.
+		Long: `Start a pair on this machine, and publish orders to a queue. Workers consume each order and publish an
+invoice to another queue, in one transaction. In the meantime, the active is repeatedly killed with SIGKILL, and
+workers are stopped at any point of their work. The data is in a temporary directory, which is kept only if the demo
+fails.
 
 The exit code is 0 only if each acknowledged order has exactly one invoice and both stores are identical.`,
 		Example: `  lockstep demo transaction
@@ -46,9 +46,9 @@ The exit code is 0 only if each acknowledged order has exactly one invoice and b
 			return demoTransaction(cmd.Context(), env, o)
 		},
 	}
-	cmd.Flags().IntVar(&o.Kills, "kills", 5, "number of kills of the active")
-	cmd.Flags().IntVar(&o.Rate, "rate", 200, "orders per second")
-	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running until Ctrl-C")
+	cmd.Flags().IntVar(&o.Kills, "kills", 5, "number of kills of the active, 0 to 1000")
+	cmd.Flags().IntVar(&o.Rate, "rate", 200, "orders published per second, 1 to 10000")
+	cmd.Flags().BoolVar(&keep, "keep", false, "keep the pair running after the checks, until Ctrl-C")
 	cmd.Flags().StringVar(&coordinator, "coordinator", "etcd",
 		"coordinator: etcd, or raft with a witness process")
 	return cmd

@@ -64,8 +64,8 @@ func uses(c *config.Config) []use {
 	return all
 }
 
-// checkCertificates checks that each configured certificate matches its key, is valid now, was issued by the configured
-// CA, and contains the node's name. It also checks the permissions of the key file.
+// checkCertificates checks the key, the permissions of the key file, the validity, the issuer and the names of each
+// configured certificate. It reports only the first problem of a certificate.
 func checkCertificates(_ context.Context, in *inspector) []Finding {
 	var all []Finding
 	for _, u := range uses(&in.cfg) {

@@ -28,16 +28,14 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "doctor", GroupID: "operate",
 		Short: "Check the machine and settings of a node",
-		Long: `Check for problems that would prevent a node from starting, slow it down, or later cause data loss: clock,
-filesystem, disk space, sync latency, permissions, ports, certificates, memory and other limits, kernel settings,
-etcd with the cluster record, or the voters, and the other node. The command uses the settings of lockstep serve: run
-it with the same file, flags and environment, as the same user on the same machine.
+		Long: `Check the settings of a node, its machine, its coordinator and the other node for problems. Run the command
+on the node's machine as the user of the node, with the same file, flags and environment as lockstep serve. Some
+checks are available on Linux only.
 
-It is safe to run next to a running node: it takes no lock, does not change the node's files, writes and syncs small
-temporary files next to them, and detects ports in use by that node.
+The node can be running. The command does not change its files, but writes small temporary files to the data
+directory, to test the disk.
 
-Each check reports ok, warning, problem, or "not checked" with the reason. Some checks are available on Linux only.
-The exit code is 1 if there is a problem.`,
+The exit code is 1 if a check reports a problem.`,
 		Example: `  lockstep doctor --config /etc/lockstep/node.yaml
   lockstep doctor --config node.yaml --peer 10.0.0.2:7420
   sudo -u lockstep lockstep doctor --config /etc/lockstep/node.yaml --output json | jq '.findings[] | select(.verdict != "ok")'`,
@@ -66,9 +64,9 @@ The exit code is 1 if there is a problem.`,
 			return printReport(env, found)
 		},
 	}
-	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings, as for lockstep serve")
+	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
 	cmd.Flags().StringVar(&peer, "peer", "",
-		"address of the other node, host:port; default: with etcd, from the cluster record; otherwise, it is not checked")
+		"address of the other node, host:port; default with etcd: the address in the cluster record")
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package doctor checks a machine and the settings of a node for problems that would prevent its start, slow it down,
-// or later cause data loss. It takes no locks, and writes only small temporary files next to the data, so that it does
-// not disturb a running node.
+// Package doctor checks the settings of a node, its machine, its coordinator and the other node for problems. The node
+// can be running: doctor takes no locks, and writes only small temporary files to the data directory.
 package doctor
 
 import (
@@ -45,7 +44,7 @@ type Finding struct {
 // Options configures Run.
 type Options struct {
 	Config config.Config
-	// Peer is the host:port of the other node. If empty, the address in the cluster record is used, if it is known.
+	// Peer is the host:port of the other node. If empty, the address in the cluster record in etcd is used, if any.
 	Peer string
 	// Version is the version of this program, which is compared with the version of the other node; empty: not compared.
 	Version string

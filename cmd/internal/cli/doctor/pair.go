@@ -76,7 +76,7 @@ func foreignFiles(r *failover.Record, id uuid.UUID) int {
 	return len(slices.DeleteFunc(slices.Clone(r.Nodes), func(n failover.NodeInfo) bool { return n.ID == id }))
 }
 
-// checkPeer checks whether the other node is reachable with this node's credentials, and compatible.
+// checkPeer checks whether the other node is reachable with this node's TLS files, and compatible.
 func checkPeer(ctx context.Context, in *inspector) []Finding {
 	if in.cfg.Coordinator.Type == config.CoordinatorNone {
 		return nil

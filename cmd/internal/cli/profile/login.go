@@ -32,12 +32,12 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 		Use: "login [PROFILE]", GroupID: "use",
 		Short: "Store connection settings in a profile",
 		Long: `Store the addresses of a pair, the paths of TLS files, and a token in a profile, and make it the current
-profile, which other commands use from then on. The command first verifies that the pair accepts the credentials,
-unless --no-verify is given. Without PROFILE, the name is default. An existing profile with that name is replaced.
+profile. The default of PROFILE is "default". An existing profile with that name is replaced.
 
-If no token and no client certificate are given, the command prompts for a token on a terminal, without echo. With
---token-file, the profile stores the path of the file, and the file is read for each command; use this for tokens that
-another program renews.`,
+Without --no-verify, nothing is stored if no node can be reached, or if the node rejects the credentials.
+
+If no token and no client certificate are given, the command prompts for a token on a terminal. With --token-file, the
+profile stores the path of the file instead of the token.`,
 		Example: `  lockstep login --addr node-a:7420,node-b:7420 --tls-ca ca.pem
   lockstep login production --addr node-a:7420,node-b:7420 --tls-ca ca.pem --token-stdin < token
   lockstep login robot --addr node-a:7420,node-b:7420 --tls-ca ca.pem --tls-cert robot.pem --tls-key robot-key.pem
@@ -63,7 +63,7 @@ another program renews.`,
 		},
 	}
 	cmd.Flags().BoolVar(&stdin, "token-stdin", false, "read the token from standard input")
-	cmd.Flags().BoolVar(&unverified, "no-verify", false, "skip the verification of the credentials")
+	cmd.Flags().BoolVar(&unverified, "no-verify", false, "store the profile without contacting a node")
 	return cmd
 }
 
@@ -176,9 +176,10 @@ func (l *login) verify(ctx context.Context) (identity *pb.WhoAmIResponse, err er
 func LogoutCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [PROFILE]", GroupID: "use", Short: "Delete the token of a profile",
-		Long: `Delete the token of the current or the named profile, which is then no longer the current profile.
-Its addresses and files are kept for the next login. The token itself stays valid: to revoke it on the pair, use
-lockstep access token revoke.`,
+		Long: `Delete the stored token, or the path of the token file, from a profile, by default from the current one. The
+profile is then no longer the current profile. Its addresses and TLS files are kept.
+
+The token stays valid; to revoke a static token, use lockstep access token revoke. A token file is not deleted.`,
 		Example: "  lockstep logout\n  lockstep logout production",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

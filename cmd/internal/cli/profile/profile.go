@@ -18,12 +18,12 @@ import (
 func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "profile", GroupID: "use", Short: "Manage connection profiles",
-		Long: `A profile stores the addresses of a pair, the paths of TLS files, and a token or the path of a token
-file. lockstep login creates it. Commands use the current profile unless addresses (--addr, LOCKSTEP_ADDR) or another
+		Long: `A profile contains the addresses of a pair, the paths of TLS files, and a token or the path of a token file.
+lockstep login creates it. Other commands use the current profile unless addresses (--addr, LOCKSTEP_ADDR) or another
 profile (--profile, LOCKSTEP_PROFILE) are given. Flags and environment variables take precedence over the profile.
 
-Profiles are stored in lockstep/config.yaml in the user's configuration directory, such as ~/.config, or in the
-file in LOCKSTEP_PROFILES. Only the user can read the file.`,
+The profiles are in the file lockstep/config.yaml in the user's configuration directory, such as ~/.config, or in the
+file named by LOCKSTEP_PROFILES.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -73,8 +73,7 @@ func (s *shown) tls() string {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List profiles",
-		Long: `List the profiles created by lockstep login, with their addresses; the current profile is marked.
-Profiles are stored on this machine only; lockstep profile show prints the file name.`,
+		Long:    "List the profiles of this user. Stored tokens are masked.",
 		Example: "  lockstep profile list\n  lockstep profile list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error {
@@ -102,7 +101,7 @@ Profiles are stored on this machine only; lockstep profile show prints the file 
 func useCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "use PROFILE", Short: "Set the current profile",
-		Long: `Set the current profile, which commands use if neither addresses (--addr, LOCKSTEP_ADDR) nor a profile
+		Long: `Set the current profile. Commands use it if neither addresses (--addr, LOCKSTEP_ADDR) nor a profile
 (--profile, LOCKSTEP_PROFILE) are given.`,
 		Example: "  lockstep profile use production",
 		Args:    cobra.ExactArgs(1),
@@ -134,8 +133,7 @@ func namedOrCurrent(f *profiles.File, args []string) (name string, p profiles.Pr
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show [PROFILE]", Short: "Show a profile without its token",
-		Long: `Show the addresses, TLS files and token source of a profile; default: the current profile. A stored
-token is masked.`,
+		Long:    "Show a profile, by default the current one. A stored token is masked.",
 		Example: "  lockstep profile show\n  lockstep profile show production --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
@@ -168,8 +166,8 @@ token is masked.`,
 func deleteCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PROFILE", Aliases: []string{"rm"}, Short: "Delete a profile and its token",
-		Long: "Delete a profile and its token. The token itself stays valid: to revoke it on the pair, use lockstep access " +
-			"token revoke.",
+		Long: "Delete a profile with its stored token. The token stays valid; to revoke a static token, use lockstep " +
+			"access token revoke. A token file is not deleted.",
 		Example: "  lockstep profile delete staging",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {

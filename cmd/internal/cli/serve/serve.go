@@ -44,9 +44,8 @@ func Command(env *cli.Env) *cobra.Command {
 and coordinator.etcd.prefix, or the same coordinator.raft.voters.
 
 Settings are read from flags, environment variables (wal.keep-bytes is LOCKSTEP_WAL_KEEP_BYTES) and the file in
---config, in this order of precedence. An unknown setting is an error, also an unknown LOCKSTEP_ variable that
-resembles a setting. With --check, the node is not started: settings, certificates, keys and secrets are checked, and
-the exit code is 0 if they are valid.`,
+--config, in this order of precedence. Values stored with lockstep settings set override them. An unknown key in
+the file is an error.`,
 		Example: `  lockstep serve --config /etc/lockstep/node.yaml
   lockstep serve --config /etc/lockstep/node.yaml --check
   lockstep serve --data-dir /var/lib/lockstep --listen 10.0.0.1:7420 --coordinator-etcd-endpoints etcd-1:2379,etcd-2:2379
@@ -102,7 +101,8 @@ the exit code is 0 if they are valid.`,
 		},
 	}
 	cmd.Flags().StringVar(&file, "config", "", "YAML file with settings")
-	cmd.Flags().BoolVar(&check, "check", false, "check the settings and the files that they name, then exit")
+	cmd.Flags().BoolVar(&check, "check", false,
+		"check settings, certificates, keys and secrets, and exit; the exit code is 0 only if they are valid")
 	config.RegisterFlags(cmd.Flags())
 	return cmd
 }

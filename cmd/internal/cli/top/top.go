@@ -30,12 +30,12 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "top", GroupID: "operate",
 		Short: "Show the pair and queues live",
-		Long: `Show the status of both nodes, conditions with actions, rates, commit latency and queues, updated
-continuously on a terminal. Queues can be sorted and filtered. Keys switch over, pause and resume the pair after
-confirmation, if the caller has the right. Press ? for all keys, q to quit. The display continues after a node failure.
+		Long: `Show the nodes in --addr, their conditions, rates and queues on a terminal, updated continuously. Press ? for
+the keys, q to quit. With the operate right, S switches over, and P pauses or resumes the pair, both after a
+confirmation.
 
-With --once, print one sample as text, and with --output json, as one line of JSON. This takes one --interval,
-because rates require two samples. The exit code is then 1 if no node responds.`,
+With --once or --output json, print one sample, measured over one --interval, and exit. The exit code is then 1 if no
+node responds.`,
 		Example: "  lockstep top\n  lockstep top --interval 250ms\n  lockstep top --once\n" +
 			"  lockstep top --output json | jq .rates",
 		Args: cobra.NoArgs,

@@ -63,11 +63,10 @@ func allCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "all", Short: "Run the main benchmarks and print a table",
 		Long: `Run the comparisons with nats and chronicle, and the benchmarks store, fanout, knobs, queues, growth and
-failover in sequence, in a short form of a few minutes. Then print one table: median rate, spread over the rounds,
-latencies, and for each installed peer its rate and the ratio of Lockstep to it. Peers that are not found are listed as
-not installed. --long takes hours: several rounds, with the sizes and counts of the documentation.
+failover, by default in a short form of a few minutes. Then print one table with the results. Peers that are not found
+are listed as not installed.
 
-If a measurement fails, its error is printed, the others still run, and the exit code is 1.`,
+If a measurement fails, the others still run, and the exit code is 1.`,
 		Example: `  lockstep-lab all
   lockstep-lab all --peers ~/peers
   lockstep-lab all --long --output json > results.json
@@ -102,7 +101,7 @@ If a measurement fails, its error is printed, the others still run, and the exit
 	}
 	f.register(cmd, env)
 	cmd.Flags().StringVar(&f.Dir, "dir", "", benchcli.DirUsage)
-	cmd.Flags().BoolVar(&long, "long", false, "long form, takes hours")
+	cmd.Flags().BoolVar(&long, "long", false, "run the long form, which takes hours")
 	cmd.Flags().StringSliceVar(&only, "only", nil, "measurements to run: "+strings.Join(names(), ", "))
 	return cmd
 }

@@ -19,10 +19,9 @@ func amqpCommand(env *cli.Env) *cobra.Command {
 	var o measure.AMQPOptions
 	cmd := &cobra.Command{
 		Use: "amqp", Short: "Compare AMQP 1.0 with gRPC",
-		Long: `Start a pair, and load it alternately with go-amqp and with the Go client. In each round, each of them publishes
-for --duration, and then consumes its messages until all acknowledgements are stored. Each of the --publishers
-goroutines waits for its acknowledgements; they share the connections of the --producers. The table has the ratio
-of go-amqp to the Go client, which combines the messages of several goroutines into one request.`,
+		Long: `Start a pair, and load it alternately with go-amqp and with the Go client. In each round, each of them
+publishes for --duration, and then consumes its messages until all acknowledgements are stored. Each publisher waits
+for its acknowledgements. With --output json, the median of go-amqp includes its ratio to the Go client.`,
 		Example: `  lockstep-lab amqp
   lockstep-lab amqp --size 512,15000 --rounds 5
   lockstep-lab amqp --publishers 1 --producers 1 --queues 1 --sync off --output json`,
@@ -67,10 +66,10 @@ of go-amqp to the Go client, which combines the messages of several goroutines i
 	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the nodes, such as commit-delay=1ms")
 	cmd.Flags().IntVar(&f.Queues, "queues", 5, "number of queues")
-	cmd.Flags().IntVar(&o.Producers, "producers", 5, "number of connections that publish")
-	cmd.Flags().IntVar(&o.Publishers, "publishers", 64, "goroutines that share the producers")
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 5, "number of consumers, with a connection each")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "messages in flight per consumer")
-	cmd.Flags().DurationVar(&f.Duration, "duration", 5*time.Second, "publishing time")
+	cmd.Flags().IntVar(&o.Producers, "producers", 5, "number of producers; with go-amqp, each has a separate connection")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 64, "number of goroutines that share the producers")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 5, "number of consumers; with go-amqp, each has a separate connection")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 1000, "maximum messages in flight per consumer")
+	cmd.Flags().DurationVar(&f.Duration, "duration", 5*time.Second, "publishing time per round and client")
 	return cmd
 }

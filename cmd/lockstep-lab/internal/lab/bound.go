@@ -24,14 +24,12 @@ func boundCommand(env *cli.Env) *cobra.Command {
 	var windows []int
 	cmd := &cobra.Command{
 		Use: "bound", Short: "Compare publishing with relays that store nothing",
-		Long: `Alternately publish to a pair, and send the same messages through two processes that relay but do not
-store them: from the client to the first process, to the second, and the responses back; first over gRPC streams
-with one message each, then over TCP with only a length prefix. The table has, for each size and --window, the
-rates and the fraction of each relay's rate that the pair reaches.
+		Long: `Alternately publish to a pair, and send messages of the same size through two relay processes: from the
+client to the first relay, to the second, and the responses back. This is measured with gRPC streams and with TCP
+connections. The column Reached is the rate of the pair divided by that of the relays.
 
-With --sync always, the TCP relays write each message to a file and sync it before they respond, as a pair does;
-the gRPC relays are omitted. The pair batches small messages into one request, so it can be faster than gRPC with
-one message each.`,
+With --sync always, the relays write the messages to files and sync the files before they respond, and the gRPC relays
+are omitted. With other sync modes, the relays store nothing.`,
 		Example: `  lockstep-lab bound
   lockstep-lab bound --size 15000 --window 1000 --rounds 5
   lockstep-lab bound --sync always --window 1 --output json`,
@@ -59,7 +57,8 @@ one message each.`,
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "size": "512,15000"})
 	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil, "settings of the pair, such as commit-delay=1ms")
-	cmd.Flags().IntSliceVar(&windows, "window", []int{1, 64, 1000}, "unacknowledged messages")
+	cmd.Flags().IntSliceVar(&windows, "window", []int{1, 64, 1000},
+		"maximum unacknowledged messages; several values are measured in sequence")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 3*time.Second, "duration of each measurement")
 	cmd.AddCommand(relayCommand(env))
 	return cmd

@@ -29,17 +29,13 @@ func capacityCommand(env *cli.Env) *cobra.Command {
 	var processors []int
 	cmd := &cobra.Command{
 		Use: "capacity", Short: "Profile nodes and derive the maximum throughput",
-		Long: `Publish --messages to --queues with as many producers, then drain as many messages from one queue,
-and profile both nodes. The table has the CPU time per message of each kind of goroutine in µs, including the
-kernel, and the message rate that the kind could reach with one processor per goroutine: its ceiling. The work of a
-single goroutine is serial: the lowest ceiling of a kind with one goroutine limits a pair, regardless of the number
-of processors. A profile takes 100 samples a second, so small sections need many messages.
+		Long: `Publish --messages to --queues queues, then consume as many from one queue, and profile both nodes. The table
+has the CPU time per message of each kind of goroutine, and its ceiling: the message rate that it could reach with one
+processor per goroutine. A second table derives the maximum throughput of a pair with 2 to 64 processors per node,
+without the limits of memory bandwidth, disk, network and locks.
 
-A second table derives the throughput of machines with 2 to 64 processors, one per node. It is an upper bound
-without memory bandwidth, disk, network and lock contention.
-
---processors measures each value of GOMAXPROCS for the nodes, which may exceed the number of processors of the
-machine. The lock wait per message then shows contention, and another table lists the holders of the contended locks.`,
+With --processors, the load is repeated with each value of GOMAXPROCS for the nodes, and another table has the holders
+of the most contended locks.`,
 		Example: `  lockstep-lab capacity
   lockstep-lab capacity --messages 2000000 --duration 60s --output json
   lockstep-lab capacity --processors 2,4,8`,

@@ -98,20 +98,15 @@ func (f *compareFlags) find(env *cli.Env, dir, command string, names ...string) 
 	return nil
 }
 
-const compareLong = `Run a peer's benchmark and that of Lockstep alternately in one session, because results of
-different days are not comparable. A peer is a program that starts the product, loads it and prints its results:
---peer-command, or else the program "run" in --peer-dir or in the directory with the name of the peer in --peers.
-Without a peer, only Lockstep is measured, and the table states this.
+const compareLong = `Run the benchmark of another product (peer) and that of Lockstep alternately. The benchmark of a
+peer is the program in --peer-command, or the program "run" in --peer-dir or in the directory with the name of the
+peer in --peers. Without a peer, only Lockstep is measured.
 
-nats: JetStream with file storage on one server (r1) or three (r3), compared with a pair of Lockstep: one publisher
-that waits for each acknowledgement, 64 of them on 5 queues, 5 pipelined publishers (compared with the peer's result
-for 64 outstanding messages as well), and draining as many messages as the peer drains, with 5 consumers; for 512 bytes
-also 64 publishers and 5 consumers on one queue. --sync always compares with the peer's "sync_interval: always". The
-default sizes are 512 and 15,000 bytes.
+nats compares one server (r1) or three servers (r3) with a pair or a standalone node of Lockstep: publishing with 1
+and 64 publishers that wait for each acknowledgement and with 5 pipelined publishers, and consuming with 5 consumers.
+The default sizes are 512 and 15,000 bytes.
 
-chronicle: bursts of --messages that are read back, compared with the embedded store of Lockstep in a separate
-process. With --sync always both sync every --batch messages; otherwise Lockstep writes --batch messages per
-transaction and the peer one by one.`
+chronicle compares bursts of --messages, which are written and read back, with the embedded store of Lockstep.`
 
 func compareCommand(env *cli.Env) *cobra.Command {
 	var f compareFlags
@@ -156,9 +151,10 @@ func compareCommand(env *cli.Env) *cobra.Command {
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "2000000"})
 	for name, text := range map[string]string{
 		"messages":   "chronicle: messages per burst",
+		"size":       "message sizes in bytes, measured in sequence; default for nats: 512,15000",
 		"pair":       "nats: compare with a pair (default)",
 		"standalone": "nats: compare with a standalone node",
-		"page-size":  "page size of the nodes or of the embedded store",
+		"page-size":  "page size of the nodes or of the embedded store of Lockstep",
 		"memory":     "memory budget of a node; the embedded store uses half of it",
 	} {
 		cmd.Flags().Lookup(name).Usage = text
@@ -170,7 +166,8 @@ func compareCommand(env *cli.Env) *cobra.Command {
 		"directory of the peer's benchmark; default: the directory with that name in --peers")
 	cmd.Flags().StringVar(&command, "peer-command", "",
 		"the peer's benchmark, instead of the program \"run\" in its directory")
-	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"}, "nats: one server, three servers")
+	cmd.Flags().StringSliceVar(&f.configs, "configs", []string{"r1", "r3"},
+		"nats: number of servers, r1 for one and r3 for three")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "nats: duration of each publishing workload")
 	cmd.Flags().IntVar(&f.bursts, "bursts", 4, "chronicle: number of bursts, each of --messages")
 	cmd.Flags().IntVar(&f.batch, "batch", 100,

@@ -19,14 +19,11 @@ func expireCommand(env *cli.Env) *cobra.Command {
 	var o measure.ExpireOptions
 	cmd := &cobra.Command{
 		Use: "expire", Short: "Measure publish latency during mass expiry",
-		Long: `Fill a queue with --messages messages, and publish to another queue at a steady rate. The latencies
-while all messages of the first queue expire at the same moment are compared with the latencies before and after,
-and with those while each node writes a checkpoint every second without expiry. If a message is delayed by the
-previous one, its latency includes the delay.
+		Long: `Fill a queue with --messages messages, and publish to another queue at a steady rate. Compare the latencies
+of these publishes while all messages of the first queue expire with those before and after, and with those while the
+nodes repeatedly write checkpoints. If a message is delayed by the previous one, its latency includes the delay.
 
-With --by message, each message has an expiry time; with --by message-id, the message IDs leave the dedup window of
-the queue. --fill is the time limit for publishing them. With --by queue, the queue gets a TTL. With --addr, only the
-active node writes the checkpoints.`,
+With --by message-id, only the message IDs expire. With --addr, only the active node writes checkpoints.`,
 		Example: `  lockstep-lab expire
   lockstep-lab expire --by queue --standalone
   lockstep-lab expire --messages 200000 --per-second 500 --rounds 1 --output json`,
@@ -64,14 +61,15 @@ active node writes the checkpoints.`,
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"messages": "1000000", "rounds": "1"})
 	cmd.Flags().Lookup("messages").Usage = "messages that expire per round"
+	cmd.Flags().Lookup("size").Usage = "size of a message published at the steady rate, in bytes"
 	_ = cmd.Flags().MarkHidden("queues")
-	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message in bytes")
+	cmd.Flags().IntVar(&o.ExpiringBytes, "expiring-size", 100, "size of an expiring message, in bytes")
 	cmd.Flags().StringVar(&o.By, "by", measure.ExpireByMessage,
-		"source of the expiry time: message, queue (TTL of the queue), or message-id (dedup window)")
+		"source of the expiry: message (expiry time), queue (TTL), or message-id (dedup window of the queue)")
 	cmd.Flags().DurationVar(&o.Fill, "fill", time.Minute,
 		"time limit for publishing the expiring messages; not with --by queue")
-	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "messages published per second")
-	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "publishers, each of which waits for its acknowledgements")
+	cmd.Flags().IntVar(&o.PerSecond, "per-second", 1000, "total messages published per second")
+	cmd.Flags().IntVar(&o.Publishers, "publishers", 16, "number of publishers; each waits for its acknowledgements")
 	cmd.Flags().DurationVar(&o.Phase, "phase", 10*time.Second,
 		"measuring time before the expiry, after it, and with checkpoints")
 	return cmd

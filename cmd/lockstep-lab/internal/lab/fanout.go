@@ -23,19 +23,9 @@ func fanoutCommand(env *cli.Env) *cobra.Command {
 	var filter bool
 	cmd := &cobra.Command{
 		Use: "fanout", Short: "Measure a queue with many subscriptions",
-		Long: `Measure publishing to and delivering from one queue with many subscriptions at the same time. A
-message is stored once, regardless of the number of subscriptions. With fewer consumers than subscriptions, the
-consumers move between subscriptions, which therefore have different positions in a backlog that can be larger than
---memory. Deliveries during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is
-the ratio of the deliveries of the least and the most served subscription, until the last message was published.
-
-All processes run on this machine. The consumers compete with the nodes and the producers for CPU time; the
-JSON has the CPU time of each process.
-
-With --filter, each number of subscriptions is measured twice: without filters, and with a filter on each
-subscription that matches 1 % of the messages. The messages have a property in both cases.
-
---size is a size, or a range such as 200-500. Each number of --subscriptions is measured with a new queue.`,
+		Long: `Publish to one queue with many subscriptions, and consume from them, by default at the same time. Deliveries
+during publishing ("deliver") and afterwards ("drain") are reported separately. Fairness is the number of deliveries
+of the least served subscription divided by that of the most served one, until the last message was published.`,
 		Example: `  lockstep-lab fanout --subscriptions 1,10,100
   lockstep-lab fanout --subscriptions 100 --producers 50 --consumers 56 --size 200-500 --memory 64MiB --sync off
   lockstep-lab fanout --subscriptions 100 --consumers 100 --filter`,
@@ -68,16 +58,17 @@ subscription that matches 1 % of the messages. The messages have a property in b
 	}
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"size": "200-500", "messages": "100000", "rounds": "1"})
+	cmd.Flags().Lookup("size").Usage = "message size in bytes, or a range"
 	_ = cmd.Flags().MarkHidden("queues")
 	cmd.Flags().IntSliceVar(&subscriptions, "subscriptions", []int{1, 10, 100},
 		"numbers of subscriptions, measured in sequence")
-	cmd.Flags().IntVar(&o.Producers, "producers", 50, "number of concurrent producers")
+	cmd.Flags().IntVar(&o.Producers, "producers", 50, "number of producers")
 	cmd.Flags().IntVar(&o.Window, "window", 16, "maximum unacknowledged messages of a producer")
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of concurrent consumers")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of consumers")
 	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish all messages before the consumers start")
 	cmd.Flags().IntVar(&o.Interval, "turn", 1000,
-		"messages that a consumer reads before it moves to another subscription")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "messages in flight per consumer")
+		"with fewer consumers than subscriptions: maximum messages that a consumer reads before it moves to another one")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "maximum messages in flight per consumer")
 	cmd.Flags().BoolVar(&filter, "filter", false,
 		"also measure subscriptions with filters, each of which matches 1 % of the messages")
 	cmd.Flags().DurationVar(&o.Drain, "drain", 0,

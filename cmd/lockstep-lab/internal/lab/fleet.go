@@ -20,20 +20,17 @@ func fleetCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "fleet",
 		Short: "Derive how the throughput of a fleet scales",
-		Long: `In each round, start one pair outside a fleet, then a fleet of one pair, then a fleet of --pairs pairs with
-one etcd. Each pair has one queue, to which --messages are published, after a tenth of them to warm up. The client has
-only the addresses of the first pair. The pairs are loaded one after the other, so that each can use all processors;
-with --concurrent, all are loaded at the same time, which changes the sizes of their batches.
+		Long: `In each round, measure one pair outside a fleet, a fleet of one pair, and a fleet of --pairs pairs. Each pair
+has one queue, to which --messages are published. The pairs are loaded one after the other, unless --concurrent is
+given.
 
-The throughput on separate machines is derived, not measured: it is the sum over all pairs of the messages per second
-of CPU time (user and system) of both nodes, during the whole measurement and a final checkpoint. The CPU time of idle
-pairs is included. The ratio compares it with the pair outside a fleet in the same round; the goal is 2.8 for three
-pairs. It assumes that CPU time limits each pair, and that clients, network and disks are not shared.
+The throughput on separate machines is derived, not measured: it is the sum, over all pairs, of the messages per
+second of CPU time of both nodes. The ratio compares it with the pair outside a fleet in the same round; the goal is
+2.8 for three pairs. The derivation assumes that CPU time limits each pair, and that clients, network and disks are
+not shared.
 
-All pairs of this measurement share one disk, which increases the system time of their syncs and writes (in
-parentheses). The default is therefore --sync off. A --dir in memory, such as /dev/shm, excludes the disk.
-
-The CPU time of the client includes etcd, which runs in the same process. Rate/s is the rate on this machine.`,
+All pairs share one disk, which can increase their system time. A --dir in memory, such as /dev/shm, avoids this. The
+CPU time of the client includes etcd. Rate/s is the rate on this machine.`,
 		Example: `  lockstep-lab fleet
   lockstep-lab fleet --sync always --dir /dev/shm --messages 200000
   lockstep-lab fleet --messages 1000000 --size 512,15000 --consumers 1 --output json`,
@@ -63,7 +60,8 @@ The CPU time of the client includes etcd, which runs in the same process. Rate/s
 	})
 	cmd.Flags().Lookup("messages").Usage = "messages per pair and round"
 	cmd.Flags().IntVar(&o.Pairs, "pairs", 3, "number of pairs of the fleet")
-	cmd.Flags().IntVar(&o.Window, "window", 1000, "maximum unacknowledged messages of a producer; 1: synchronous")
+	cmd.Flags().IntVar(&o.Window, "window", 1000,
+		"maximum unacknowledged messages of a producer; 1: wait for each acknowledgement")
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 0, "consumers of each queue; 0: messages are not consumed")
 	cmd.Flags().BoolVar(&o.Concurrent, "concurrent", false, "load all pairs at the same time")
 	return cmd

@@ -22,11 +22,11 @@ func growthCommand(env *cli.Env) *cobra.Command {
 	var batch int
 	cmd := &cobra.Command{
 		Use: "growth", Short: "Measure the store with few and many messages",
-		Long: `Measure publishing, and acknowledging in random order, in an embedded store that already contains many
-messages. Each level has its own store. All stores are open and take turns: in each of --slices slices, a store
-publishes --messages, which replace as many of its oldest messages; then, in as many slices, it acknowledges --acks.
-A slice includes a checkpoint at its end. In the table, the rate and the CPU time per message are compared with the
-first level.`,
+		Long: `Measure publishing, and acknowledging in random order, in embedded stores that already contain the numbers of
+messages in --levels. The stores take turns, in --slices slices of publishing and as many of acknowledging. A slice
+publishes --messages, or acknowledges --acks, and ends with a checkpoint. Ratios are relative to the first level.
+
+After each slice of publishing, the oldest --messages messages are acknowledged, which is not measured.`,
 		Example: `  lockstep-lab growth
   lockstep-lab growth --levels 100000,1000000,10000000,100000000 --slices 10 --rounds 1`,
 		Args: cobra.NoArgs,
@@ -56,12 +56,12 @@ first level.`,
 	}
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "size": "100", "messages": "200000", "rounds": "1"})
-	describeStore(cmd, "messages to publish per slice")
+	describeStore(cmd, "each store", "messages to publish per slice")
 	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000",
-		"stored messages before the measurement")
+		"numbers of stored messages, each in a separate store")
 	cmd.Flags().IntVar(&o.Acks, "acks", 20_000,
-		"messages to acknowledge per slice, chosen randomly; at most all")
-	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices per level")
-	cmd.Flags().IntVar(&batch, "batch", 100, "messages, or acknowledgements, per transaction")
+		"messages to acknowledge per slice")
+	cmd.Flags().IntVar(&o.Slices, "slices", 5, "number of slices per store, for each of the two operations")
+	cmd.Flags().IntVar(&batch, "batch", 100, "messages or acknowledgements per transaction, 1 to 10000")
 	return cmd
 }

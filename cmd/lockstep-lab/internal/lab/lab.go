@@ -22,11 +22,11 @@ func Run(ctx context.Context, args []string, process cli.Process) int {
 	return cli.Run(ctx, env, Root(env), args) //nolint:contextcheck // commands receive it when they run
 }
 
-const rootLong = `Benchmarks run on this machine. Those of a pair start it with its data in a temporary directory.
+const rootLong = `The benchmarks start their nodes or stores on this machine, with the data in a temporary directory.
 With the flag --addr, publish, consume, mixed, fanout, expire and search use running nodes, and queues named bench-0,
 bench-1 and so on. Existing queues with these names are deleted, and the queues are deleted afterwards.
 
-Most benchmarks run several rounds, and also print the round with the median rate, ratio or pause. ` + benchcli.Units
+` + benchcli.Units
 
 // Root returns the command lockstep-lab with all benchmarks.
 func Root(env *cli.Env) *cobra.Command {

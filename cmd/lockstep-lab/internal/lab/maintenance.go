@@ -35,14 +35,10 @@ period, and compares the latencies:
   rejoin   the standby is killed and its data deleted; measured from its
            restart, with a snapshot from the active, until it is in sync
 
-If a message is delayed by the previous one, its latency includes the delay. The ratio compares the p99 during the
-operation with that of the quiet period. For each number of --publishers, a table has the round with the median ratio
-of each operation, the spread of the ratios, and the longest latency of all rounds. MB/s is the rate of the operation:
-for a resize, the bodies on both nodes in its total time; for a rejoin, the snapshot including its installation. With
---output json, each round includes its slowest moments with the step of the plan.
+If a message is delayed by the previous one, its latency includes the delay. The column "p99 ×" is the p99 during the
+operation divided by that of the quiet period. For each operation, the table has the round with the median ratio.
 
-Both nodes, the coordinator and the publishers share this machine and its disk: on separate machines, work on the
-standby affects publishers less.`,
+Both nodes, the coordinator and the publishers share this machine and its disk.`,
 		Example: `  lockstep-lab maintenance
   lockstep-lab maintenance --work resize,rejoin --publishers 1 --store 2GiB
   lockstep-lab maintenance --set maintenance.background-share=100 --rounds 3 --output json`,
@@ -88,14 +84,14 @@ standby affects publishers less.`,
 	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "size of a published message in bytes")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 500, "total messages published per second")
 	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
-		"numbers of publishers, measured in sequence; each publisher waits for its acknowledgements")
+		"numbers of publishers, measured in sequence; each waits for its acknowledgements")
 	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(),
 		"operations to run: "+strings.Join(measure.Works(), ", "))
-	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "rounds")
+	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "number of rounds")
 	cmd.Flags().DurationVar(&o.Quiet, "quiet", 5*time.Second,
-		"quiet period before each operation")
+		"duration of the quiet period before each operation")
 	cmd.Flags().DurationVar(&o.Settle, "settle", 3*time.Second,
-		"idle time before each quiet period")
+		"unmeasured time before each quiet period")
 	f.Sizes, f.Messages, f.Queues = []string{"512"}, 1, 1
 	return cmd
 }

@@ -19,9 +19,8 @@ func mixedCommand(env *cli.Env) *cobra.Command {
 	var o measure.MixedOptions
 	cmd := &cobra.Command{
 		Use: "mixed", Short: "Measure concurrent publishing and consuming",
-		Long: `Publish and consume at the same time for --duration, with many clients, in queues that already contain
---backlog messages, and print the messages published and delivered per second. The consumers of a queue share its
-messages. With a backlog larger than the memory budget (--memory), consumers read older messages from disk.`,
+		Long: `Fill the queues with --backlog messages in total, then publish and consume at the same time for --duration.
+The latency of "deliver" is the time that a consumer waits for its next message.`,
 		Example: `  lockstep-lab mixed
   lockstep-lab mixed --backlog 2000000 --memory 256MiB --duration 30s
   lockstep-lab mixed --producers 50 --consumers 50 --queues 10 --window 100 --output json`,
@@ -49,10 +48,11 @@ messages. With a backlog larger than the memory budget (--memory), consumers rea
 	f.Register(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"queues": "100", "rounds": "1"})
 	_ = cmd.Flags().MarkHidden("messages") // --duration determines the number
-	cmd.Flags().IntVar(&o.Producers, "producers", 500, "number of concurrent producers")
-	cmd.Flags().IntVar(&o.Consumers, "consumers", 560, "number of concurrent consumers")
-	cmd.Flags().IntVar(&o.Window, "window", 1, "maximum unacknowledged messages of a producer; 1: synchronous")
-	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 100, "messages in flight per consumer")
+	cmd.Flags().IntVar(&o.Producers, "producers", 500, "number of producers, at least --queues")
+	cmd.Flags().IntVar(&o.Consumers, "consumers", 560, "number of consumers, at least --queues")
+	cmd.Flags().IntVar(&o.Window, "window", 1,
+		"maximum unacknowledged messages of a producer; 1: wait for each acknowledgement")
+	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 100, "maximum messages in flight per consumer")
 	cmd.Flags().IntVar(&o.Backlog, "backlog", 0, "total number of messages in the queues at the start")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing and consuming time")
 	return cmd

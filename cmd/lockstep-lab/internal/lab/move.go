@@ -20,17 +20,15 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "move",
 		Short: "Measure moves of a queue between two pairs",
-		Long: `Start a fleet of two pairs, fill a queue, and publish to it at a steady rate. Each round moves the
-queue to the other pair, after a quiet period.
+		Long: `Start a fleet of two pairs, fill a queue, and publish to it at a steady rate. Each round moves the queue to
+the other pair, after a quiet period.
 
 The pause is the longest time from the call of a publish to its acknowledgement, from the fence on. The fenced time is
-the time from the fence to the take, as reported by the target. MB/s is the size of the copied messages in the time
-until the fence. The p99 of the publishers until the fence is compared with that of the quiet period; if a message is
-delayed by the previous one, its latency includes the delay. The last line is the round with the median pause, in which
-the fenced time, MB/s and the ratio are replaced by their medians. It also has the longest pause and fenced time of all
-rounds.
+the time from the fence to the takeover by the target. MB/s is the size of the copied messages divided by the time
+until the fence. "p99 ms" and "p99 ×" compare the p99 of the publishers in the quiet period and until the fence.
 
-All nodes, the coordinator and the publishers share this machine and its disk.`,
+In the last line of the table, pause, fenced time, MB/s and "p99 ×" are medians; the other columns are of the round
+with the median pause. All nodes, the coordinator and the publishers share this machine and its disk.`,
 		Example: `  lockstep-lab move
   lockstep-lab move --messages 1000000 --size 100,1024 --rounds 10
   lockstep-lab move --messages 100000 --size 16384 --rate 1000 --publishers 8 --output json`,
@@ -64,13 +62,15 @@ All nodes, the coordinator and the publishers share this machine and its disk.`,
 		"messages": "1000000", "size": "1024", "rounds": "5", "memory": "256MiB",
 	})
 	cmd.Flags().Lookup("messages").Usage = "messages in the queue before the first move"
+	cmd.Flags().Lookup("size").Usage = "size of the messages in the queue before the first move, in bytes; several " +
+		"sizes are measured in sequence"
 	cmd.Flags().IntVar(&o.PerSecond, "rate", 500, "total messages published per second during the measurement")
 	cmd.Flags().IntVar(&o.Publishers, "publishers", 1,
 		"number of publishers; each waits for its acknowledgements")
 	cmd.Flags().IntVar(&o.PublishBytes, "publish-size", 512, "size of a message of the publishers, in bytes")
 	cmd.Flags().DurationVar(&o.DedupWindow, "dedup-window", 0,
 		"dedup window of the queue, with a message ID per message that fills it; 0: none")
-	cmd.Flags().DurationVar(&o.Quiet, "quiet", 3*time.Second, "quiet period before each move")
+	cmd.Flags().DurationVar(&o.Quiet, "quiet", 3*time.Second, "duration of the quiet period before each move")
 	return cmd
 }
 

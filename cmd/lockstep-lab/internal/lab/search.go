@@ -15,9 +15,9 @@ func searchCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	cmd := &cobra.Command{
 		Use: "search", Short: "Measure searches with a filter",
-		Long: `Fill a queue with --messages messages, and search it with a filter on a property that one of 10,000
-messages matches, as lockstep browse --filter does: from the oldest message, and from the newest. The rate is the
-number of messages evaluated per second; a latency is the time until the next match is received.`,
+		Long: `Fill a queue with --messages messages, and search it with a filter that one of 10,000 messages matches: from
+the oldest message, and from the newest. The rate is the number of messages evaluated per second. A latency is the
+time until the next match is received.`,
 		Example: `  lockstep-lab search
   lockstep-lab search --messages 10000000 --standalone --sync off --rounds 5`,
 		Args: cobra.NoArgs,

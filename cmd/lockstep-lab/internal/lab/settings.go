@@ -53,15 +53,11 @@ func settingsCommand(env *cli.Env) *cobra.Command {
 	var paced bench.PublishOptions
 	cmd := &cobra.Command{
 		Use: "knobs", Short: "Sweep commit delay and checkpoint size",
-		Long: `Start nodes with one changed setting, publish for --duration with each load, and continue with the next value.
-commit-delay, the time that the active collects transactions before it writes, is measured with three loads: one
-publisher, 64 publishers and 5 pipelined producers; checkpoint-bytes, the amount of log between checkpoints, with one.
-Each round measures all values. The table has the rate, the latencies, the checkpoints of
-the active per minute, the size of its log, and the peak resident and mapped memory of a node. With --rate, a
-single producer publishes this number of messages per second, to measure the resource usage of lightly loaded
-nodes. --values replaces the values of a single --knob.
+		Long: `Start nodes with each value of a setting, and publish for --duration with each load. commit-delay is measured
+with three loads: one publisher, 64 publishers and 5 pipelined producers. checkpoint-bytes is measured with 5
+pipelined producers. For each value and load, the table has the round with the median rate.
 
-Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with sync=off.`,
+Without --sync, commit-delay is measured with sync=always, and checkpoint-bytes with sync=off.`,
 		Example: `  lockstep-lab knobs
   lockstep-lab knobs --knob checkpoint-bytes --values 64MiB,256MiB,1GiB --duration 30s --rounds 3
   lockstep-lab knobs --knob checkpoint-bytes --values 1MiB,16MiB,128MiB --rate 300 --duration 60s
@@ -109,11 +105,15 @@ Without --sync, commit-delay is swept with sync=always and checkpoint-bytes with
 		_ = cmd.Flags().MarkHidden(name) // defined by the loads
 	}
 	cmd.Flags().Lookup("pair").Usage = "start a pair (default)"
+	cmd.Flags().Lookup("sync").Usage = "sync mode of the nodes: always, interval or off; without this flag, off for " +
+		"checkpoint-bytes"
 	cmd.Flags().DurationVar(&f.Duration, "duration", 10*time.Second, "publishing time per value and load")
 	benchcli.RateFlag(cmd, &paced)
-	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"}, "settings to sweep")
+	cmd.Flags().Lookup("rate").Usage = "messages per second of one publisher, which replaces the loads; 0: none"
+	cmd.Flags().StringSliceVar(&names, "knob", []string{"commit-delay", "checkpoint-bytes"},
+		"settings to measure: commit-delay, checkpoint-bytes")
 	cmd.Flags().StringSliceVar(&values, "values", nil,
-		"values of the --knob; default: values over two orders of magnitude")
+		"values to measure; requires a single --knob")
 	return cmd
 }
 

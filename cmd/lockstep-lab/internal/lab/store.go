@@ -25,14 +25,14 @@ func storeCommand(env *cli.Env) *cobra.Command {
 	var limit string
 	cmd := &cobra.Command{
 		Use: "store", Short: "Measure the embedded store alone",
-		Long: `Measure the store in one goroutine without network and replication: write a burst of --messages,
-read it back, and repeat. Nothing is acknowledged, so the store grows. Write latencies
-are per transaction of --batch messages, read latencies per read of up to 1000 messages or 1 MiB.
+		Long: `Measure the store in one goroutine, without network and replication: write a burst of --messages, read it
+back, and repeat. Nothing is acknowledged, so the store grows. Write latencies are per transaction of --batch
+messages, read latencies per read of up to 1000 messages or 1 MiB.
 
-With four bursts or more, the mean rate of the second half is compared with the first two bursts.
---memory-limit runs everything in a memory cgroup (v1 or v2; requires root), which includes the page cache. --far
-closes the store after the bursts, and measures opening it and a reader that starts at the first message with an
-empty page cache, compared with a plain read of the same file.`,
+With --far, the store is closed after the bursts. Then, opening it is measured, and reading all messages with an empty
+page cache, compared with a plain read of the page file.
+
+--memory-limit requires Linux, root and a memory cgroup. If the limit cannot be set, the results contain the reason.`,
 		Example: `  lockstep-lab store --size 512 --messages 2000000 --bursts 4 --sync off
   lockstep-lab store --sync always --batch 100 --warm
   lockstep-lab store --messages 2000000 --bursts 16 --sync off --memory-limit 2GiB --far --warm --rounds 1`,
@@ -62,24 +62,24 @@ empty page cache, compared with a plain read of the same file.`,
 		},
 	}
 	f.RegisterStore(cmd)
-	describeStore(cmd, "messages per burst")
-	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages per transaction")
+	describeStore(cmd, "the store", "messages per burst")
+	cmd.Flags().IntVar(&o.Batch, "batch", 100, "messages per transaction, 1 to 10000")
 	cmd.Flags().IntVar(&o.Bursts, "bursts", 4, "number of bursts, each of --messages")
 	cmd.Flags().DurationVar(&o.Pause, "pause", 0, "time between two bursts")
-	cmd.Flags().BoolVar(&o.Warm, "warm", false, "before measuring, write and delete as much as the run will use")
+	cmd.Flags().BoolVar(&o.Warm, "warm", false, "write and delete as much data as the store will use, before measuring")
 	cmd.Flags().StringVar(&limit, "memory-limit", "",
 		"memory limit of this process with its page cache, such as 2GiB; empty: unlimited")
-	cmd.Flags().BoolVar(&o.Far, "far", false, "measure opening the full store and reading from its first message")
+	cmd.Flags().BoolVar(&o.Far, "far", false, "also measure opening the store, and reading all messages")
 	return cmd
 }
 
 // describeStore replaces the help texts of shared flags that describe nodes, for a benchmark of embedded stores.
-func describeStore(cmd *cobra.Command, messages string) {
+func describeStore(cmd *cobra.Command, store, messages string) {
 	for name, text := range map[string]string{
 		"messages":  messages,
-		"sync":      "sync mode of the store: always, interval or off",
-		"page-size": "page size of the store",
-		"memory":    "memory budget of a node, of which the store uses half",
+		"sync":      "sync mode of " + store + ": always, interval or off",
+		"page-size": "page size of " + store,
+		"memory":    "memory budget of a node; " + store + " uses half of it",
 	} {
 		cmd.Flags().Lookup(name).Usage = text
 	}
@@ -92,14 +92,13 @@ func queuesCommand(env *cli.Env) *cobra.Command {
 	load := bench.PublishOptions{Producers: 5}
 	cmd := &cobra.Command{
 		Use: "queues", Short: "Compare many queues with one queue",
-		Long: `Measure the cost of many queues: create --queues, publish one message to each, then publish
---messages round-robin to all queues, and --messages to a single queue. Finally, the time for a restart
-is measured.
+		Long: `Measure the cost of many queues: create --queues queues, publish one message to each, publish --messages
+round-robin to all of them, and compare this with publishing --messages to a single queue. Finally, measure opening
+the store with all queues, or restarting the nodes.
 
-By default, this measures the embedded store: a transaction has --batch messages, each to another queue if there are
-many. The single queue is in its own store, and the two stores take turns: each of --slices slices publishes --messages
-and ends with a checkpoint. The heap per queue is reported as well. With --pair or --standalone, nodes are started, and
---publishers wait for each acknowledgement, or pipeline if --window is above 1; the single queue is measured first.`,
+By default, two embedded stores are measured, one with all queues and one with the single queue. They take turns: each
+of --slices slices publishes --messages, and ends with a checkpoint. With --pair or --standalone, nodes are measured
+instead.`,
 		Example: `  lockstep-lab queues
   lockstep-lab queues --standalone --messages 200000
   lockstep-lab queues --queues 100000 --messages 1000000 --sync off --output json`,
@@ -129,18 +128,18 @@ and ends with a checkpoint. The heap per queue is reported as well. With --pair 
 	f.RegisterNodes(cmd)
 	f.RegisterStore(cmd)
 	benchcli.SetDefaults(cmd, map[string]string{"sync": "off", "messages": "500000", "rounds": "1"})
-	describeStore(cmd, "messages for all queues, and for the single queue; embedded store: in each slice")
-	cmd.Flags().Lookup("pair").Usage = "start a pair, instead of measuring the embedded store"
-	cmd.Flags().Lookup("standalone").Usage = "start a standalone node, instead of measuring the embedded store"
-	cmd.Flags().Lookup("sync").Usage = "sync mode of the store or of the nodes: always, interval or off"
-	cmd.Flags().Lookup("page-size").Usage = "page size of the store or of the nodes"
+	describeStore(cmd, "each store", "messages to all queues, and to the single queue; embedded stores: per slice")
+	cmd.Flags().Lookup("pair").Usage = "measure a pair instead of embedded stores"
+	cmd.Flags().Lookup("standalone").Usage = "measure a standalone node instead of embedded stores"
+	cmd.Flags().Lookup("sync").Usage = "sync mode of the stores or nodes: always, interval or off"
+	cmd.Flags().Lookup("page-size").Usage = "page size of the stores or nodes"
 	cmd.Flags().IntVar(&load.Publishers, "publishers", 64,
 		"with --pair or --standalone: number of publishers, which share 5 producers")
 	cmd.Flags().IntVar(&load.Window, "window", 1,
 		"with --pair or --standalone: maximum unacknowledged messages of a publisher")
-	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "queues")
-	cmd.Flags().IntVar(&o.Slices, "slices", 5, "slices of the embedded store, each of --messages")
-	cmd.Flags().IntVar(&batch, "batch", 100, "messages per transaction")
+	cmd.Flags().IntVar(&o.Queues, "queues", 100_000, "number of queues")
+	cmd.Flags().IntVar(&o.Slices, "slices", 5, "embedded stores: slices, each of --messages")
+	cmd.Flags().IntVar(&batch, "batch", 100, "embedded stores: messages per transaction, 1 to 10000")
 	return cmd
 }
 

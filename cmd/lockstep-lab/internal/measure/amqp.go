@@ -26,8 +26,8 @@ type AMQPOptions struct {
 	// Addresses are the AMQP addresses of the nodes, by their names.
 	Addresses map[string]string
 	SizeBytes int
-	// Producers is the number of connections that publish, and Publishers the number of goroutines that share them. Each
-	// goroutine waits for its acknowledgements.
+	// Producers is the number of producers; with go-amqp, each has a separate connection. Publishers is the number of
+	// goroutines that share the producers. Each goroutine waits for its acknowledgements.
 	Producers, Publishers int
 	// Queues is the number of queues over which producers and consumers are distributed.
 	Queues, Consumers int

@@ -105,7 +105,7 @@ func (r *FleetResult) CompareFleet(alone *FleetResult) {
 	}
 }
 
-// MedianFleet returns the round of one setup with the median Ratio, or with the median Derived if all ratios are equal.
+// MedianFleet returns the round of one setup with the median Ratio. It orders equal ratios by Derived.
 // For an even number of rounds, it returns the lower of the two middle results. rounds must not be empty.
 func MedianFleet(rounds []FleetResult) FleetResult {
 	sorted := slices.SortedFunc(slices.Values(rounds), func(a, b FleetResult) int {

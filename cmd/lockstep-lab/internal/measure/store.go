@@ -130,8 +130,7 @@ func (e *embedded) measure(r *bench.Result, fn func(*bench.Result) error) error 
 
 // Store measures writing bursts and reading them back. It reports two results for each burst, "write" and "read". A
 // latency of "write" is that of a transaction, until it is readable, and durable according to the sync mode. A latency
-// of "read" is that of a read of up to 1000 messages or 1 MiB. Reads from pages verify checksums, and every body is
-// accessed. Far adds "start" and "read far".
+// of "read" is that of a read of up to 1000 messages or 1 MiB. Far adds "start" and "read far".
 func Store(ctx context.Context, o StoreOptions, report func(bench.Result) error) (err error) {
 	if o.Warm {
 		if err := Warm(ctx, o.Dir, StoreBytes(o.Messages, o.Bursts, o.SizeBytes)); err != nil {
@@ -201,7 +200,7 @@ func (e *embedded) burst(ctx context.Context, n, messages int, report func(bench
 	return nil
 }
 
-// far measures opening the store and reading all messages, each with an empty page cache.
+// far measures opening the store, and reading all messages with an empty page cache.
 func (e *embedded) far(ctx context.Context, messages int, report func(bench.Result) error) error {
 	file := datadir.PageFile(e.Dir)
 	if _, err := e.store.Checkpoint(ctx); err != nil {
