@@ -13,8 +13,8 @@ import (
 )
 
 // EachPair calls fn with a client for each pair of the fleet and the name of the pair, beginning with the pair in
-// --addr. Without a fleet, it calls fn once, with an empty name. If the addresses of the other pairs cannot be read, for
-// example without the operate right, EachPair prints a warning that only the objects of the first pair are listed.
+// --addr. Without a fleet, it calls fn once, with an empty name. If the addresses of the other pairs cannot be read,
+// for example without the operate right, EachPair prints a warning that only the objects of the first pair are listed.
 func (env *Env) EachPair(
 	ctx context.Context, objects string, fn func(ctx context.Context, pair string, c *client.Client) error,
 ) error {

@@ -72,7 +72,7 @@ func NoAnswer(ctx context.Context, s pairstatus.Status) error {
 }
 
 // speaksTLS reports whether a server responds to a TLS handshake. A server with another protocol sends bytes that are
-// not a TLS record, or closes the connection. No response within the timeout counts as TLS.
+// not a TLS record, or closes the connection. Other errors, such as no response within the timeout, count as TLS.
 func speaksTLS(ctx context.Context, address string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

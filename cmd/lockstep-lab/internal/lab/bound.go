@@ -23,7 +23,7 @@ func boundCommand(env *cli.Env) *cobra.Command {
 	var f benchcli.Flags
 	var windows []int
 	cmd := &cobra.Command{
-		Use: "bound", Short: "Compare publishing with relays that store nothing",
+		Use: "bound", Short: "Compare publishing with plain message relays",
 		Long: `Alternately publish to a pair, and send messages of the same size through two relay processes: from the
 client to the first relay, to the second, and the responses back. This is measured with gRPC streams and with TCP
 connections. The column Reached is the rate of the pair divided by that of the relays.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package measure implements the benchmarks of lockstep-lab: a running pair under load, relays that store nothing, the
-// embedded store alone in one goroutine, and the benchmarks of other products.
+// Package measure implements the benchmarks of lockstep-lab: nodes under load, plain message relays, the embedded store
+// alone in one goroutine, and the benchmarks of other products.
 package measure
 
 import (

@@ -51,8 +51,8 @@ type ExpireResult struct {
 	Messages  int    `json:"messages"`
 	SizeBytes int    `json:"size_bytes"`
 	PerSecond int    `json:"per_second"`
-	// Before and After contain only the load. During Checkpoints, each node writes a checkpoint every second. Expiring
-	// ends when the last expired message is removed.
+	// Before and After contain only the load. During Checkpoints, the nodes repeatedly write checkpoints. Expiring ends
+	// when the last expired message is removed.
 	Before      ExpirePhase `json:"before"`
 	Checkpoints ExpirePhase `json:"checkpoints"`
 	Expiring    ExpirePhase `json:"expiring"`

@@ -31,10 +31,11 @@ type GrowthOptions struct {
 const fillBatch = 1000
 
 // Growth measures publishing, and acknowledging in random order, with different numbers of stored messages. The
-// levels alternate slice by slice, so that they have the same disk conditions. Each published message replaces the
-// oldest message. Growth reports two results for each level, "publish" and "ack random". Rate is the median of the
-// slices; CPU and bytes are over all slices. Ratio is the median, over the turns, of the rate relative to the first
-// level in the same turn. CPURatio is the CPU time per message relative to the first level.
+// levels alternate slice by slice, so that they have the same disk conditions. After a slice of publishing, as many
+// of the oldest messages are acknowledged. Growth reports two results for each level, "publish" and "ack random".
+// Rate is the median of the slices; CPU and bytes are over all slices. Ratio is the median, over the turns, of the
+// rate relative to the first level in the same turn. CPURatio is the CPU time per message relative to the first
+// level.
 func Growth(ctx context.Context, o GrowthOptions, report func(bench.Result) error) (err error) {
 	levels, turns := make([]*growthLevel, len(o.Levels)), make([]*turner, len(o.Levels))
 	defer func() {
