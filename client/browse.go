@@ -31,8 +31,7 @@ type BrowseOptions struct {
 	// Filter, if not empty, is a CEL expression that messages must match. In addition to the variables of
 	// SubscriptionOptions.Filter, it can use body for JSON bodies: body.customer.id == "4711".
 	Filter string
-	// Progress, if not nil, is called after each response of the node to a search with Filter. The node sends a response
-	// at least about once a second.
+	// Progress, if not nil, is called after each response of the node to a search with Filter.
 	Progress func(SearchProgress)
 	// Damaged, if not nil, is called between messages with the sequence of each message that is corrupt on all reachable
 	// nodes. If nil, such a message ends Browse with [ErrDataLoss].
@@ -46,16 +45,16 @@ type SearchProgress struct {
 	// Unevaluated is the number of scanned messages that were treated as not matching because of a limit: the cost
 	// limit of the filter, or a limit for JSON bodies.
 	Unevaluated uint64
-	// From and Before are the bounds of the remaining range: sequences from From up to, but not including, Before.
+	// From and Before are the bounds of the remaining range; Before is not included.
 	From, Before uint64
 	// QueueID is the ID of the queue.
 	QueueID uint64
 }
 
 // Browse returns an iterator over the messages of a queue, in ascending sequence order, or in descending order with
-// Newest. It does not consume the messages. Messages published after the iteration has started are not included. The
-// iteration continues after a failover and ends after the first error. Errors include [ErrQueueNotFound],
-// [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable], [ErrDataLoss].
+// Newest. It does not consume the messages. The iteration continues after a failover and ends after the first error.
+// Errors include [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrInvalid] for an invalid filter, [ErrUnavailable],
+// [ErrDataLoss].
 func (c *Client) Browse(ctx context.Context, queue string, o BrowseOptions) iter.Seq2[Stored, error] {
 	return func(yield func(Stored, error) bool) {
 		b := browser{client: c, op: "browse " + queue, yield: yield, options: o, req: &pb.BrowseRequest{

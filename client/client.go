@@ -15,8 +15,8 @@ import (
 
 // Client manages the connections to a pair or to a standalone node, its home pair. It is safe for concurrent use; one
 // Client per process suffices. With two sites, the home pair is that of the primary site, unless [Options.AnySite] is
-// set. If the home pair belongs to a fleet, the client can use the queues of all pairs of the fleet. It connects to
-// another pair when a node returns the addresses of that pair, unless [Options.FixedAddresses] is set.
+// set. If the home pair belongs to a fleet, the client can use the queues of all pairs of the fleet, unless
+// [Options.FixedAddresses] is set.
 type Client struct {
 	opts    Options
 	locator *locator // of the home pair
@@ -36,8 +36,8 @@ type Client struct {
 type stopper interface{ Close() error }
 
 // Open creates a client for the nodes in a URL, such as "lockstep://node-a:7420,node-b:7420"; see [ParseURL]. It does
-// not wait for a node. Calls wait for an active node until their context ends, unless [Options.FailFast] applies.
-// Canceling ctx does not affect the client. Errors include [ErrInvalid].
+// not wait for a node: the calls of the client wait for an active node. Canceling ctx does not affect the client.
+// Errors include [ErrInvalid].
 func Open(ctx context.Context, url string) (*Client, error) {
 	o, err := ParseURL(url)
 	if err != nil {
@@ -125,12 +125,10 @@ type Active struct {
 	Term uint64
 }
 
-// WaitActive waits until a node of the home pair is active. With two sites, it returns the active node of the primary
-// site, unless [Options.AnySite] is set. If ctx ends first, the error wraps the context's error and [ErrUnavailable];
-// if only a replica responds, the error also wraps an [*Error] with the reason REPLICA. If all reachable nodes reject
-// the credentials of the client, it returns [ErrUnauthenticated] or [ErrDenied]. With [Options.FailFast], it returns
-// ErrUnavailable as soon as all nodes are known to be unreachable, provided that no node has responded since Open.
-// After Close, it returns [ErrClosed].
+// WaitActive waits until a node of the home pair is active, and returns it. With two sites, this is the active node
+// of the primary site, unless [Options.AnySite] is set. If ctx ends first, the error matches the context's error and
+// [ErrUnavailable]. If all reachable nodes reject the credentials of the client, WaitActive returns
+// [ErrUnauthenticated] or [ErrDenied]. [Options.FailFast] describes when it returns ErrUnavailable earlier.
 func (c *Client) WaitActive(ctx context.Context) (Active, error) {
 	t, err := c.locator.wait(ctx)
 	if err != nil {
@@ -143,9 +141,8 @@ func (c *Client) giveUp(op string, cause, last error, unknown bool) error {
 	return c.locator.giveUp(op, cause, last, unknown)
 }
 
-// do calls fn with the connection of the active node of a pair, and follows NOT_OWNER to other pairs. It repeats the
-// call after temporary errors, until fn succeeds, a node returns a permanent error, d does not allow another attempt,
-// ctx ends, or the client is closed. It records attempts without a response in d. While the outcome is unknown, every
+// do calls fn with the connection of the active node of a pair, and repeats the call after temporary errors. It
+// follows NOT_OWNER to other pairs, and records attempts without a response in d. While the outcome is unknown, every
 // error matches ErrOutcomeUnknown.
 func (c *Client) do(
 	ctx context.Context, op string, at *pairConn, d *attempts, fn func(context.Context, *grpc.ClientConn) error,

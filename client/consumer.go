@@ -40,20 +40,16 @@ const (
 
 // Consumer receives messages of one subscription. It is safe for concurrent use.
 //
-// When the active node changes, the consumer attaches to the new one. It does not redeliver messages that the
-// application is still processing or has acknowledged, and it retries unconfirmed acknowledgements. Other consumers
-// of the subscription may receive such messages, because delivery to competing consumers is at least once.
+// After a failover, the consumer attaches to the new active node and retries unconfirmed acknowledgements. It does
+// not return messages again that the application is still processing or has acknowledged. Other consumers of the
+// subscription may receive such messages.
 //
-// If another pair of the fleet has become the owner of the queue, the consumer attaches there. It discards its
-// earlier deliveries as after an unplanned promotion. While a pair other than the home pair has no active node, a
-// consumer of its queues periodically asks the home pair for the owner.
+// If another site is promoted without a planned switch, or another pair of the fleet becomes the owner of the queue,
+// the consumer discards its earlier deliveries. They can no longer be answered, and messages that were neither lost
+// nor acknowledged are redelivered.
 //
-// After an unplanned promotion of another site, the sequences of lost messages may be assigned to new messages. The
-// consumer then discards its earlier deliveries: they can no longer be answered, and messages that were neither lost
-// nor acknowledged on the new primary are redelivered.
-//
-// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them, rounded up. If one
-// of the partitions is deleted, Receive returns [ErrQueueNotFound].
+// On a partitioned queue, the consumer attaches to all partitions, and divides Prefetch among them, rounded up. If
+// one of the partitions is deleted, Receive returns [ErrQueueNotFound].
 type Consumer struct {
 	client       *Client
 	queue        string
@@ -117,8 +113,8 @@ type batch struct {
 	answered uint64 // Consumer.answered when the batch was sent; 0 if more answers remained to be sent
 }
 
-// Delivery is a message delivered to the application. It must be answered with Ack, AckSync, Nack, NackAfter, Reject or
-// in a [Txn].
+// Delivery is a message delivered to the application. The application must answer it with Ack, AckSync, Nack,
+// NackAfter or Reject, in a [Txn], or by the result of a [Handler].
 type Delivery struct {
 	Stored
 	consumer *Consumer
@@ -145,8 +141,8 @@ const (
 
 // Consume attaches to a subscription and returns when a node has accepted the consumer. ctx limits only this wait;
 // the consumer exists until [Consumer.Close] or [Client.Close]. Errors include [ErrQueueNotFound],
-// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrClosed], [ErrUnavailable], [ErrRefused] for a filter while
-// one of the nodes runs release 0.1.0.
+// [ErrSubscriptionNotFound], [ErrLimit], [ErrInvalid], [ErrUnavailable], [ErrRefused] for a filter while one of the
+// nodes runs release 0.1.0.
 func (c *Client) Consume(ctx context.Context, queue string, o ConsumerOptions) (*Consumer, error) {
 	if err := checkName("queue", queue); err != nil {
 		return nil, err
@@ -246,7 +242,7 @@ func (co *Consumer) ended() error {
 
 // Receive waits for the next message and returns it. If ctx has ended, it returns the context's error, even if
 // messages are available. After Close it returns [ErrClosed]. If a node ended the consumer, for example because the
-// queue was deleted, Receive returns one of the errors of [Client.Consume], and the consumer is unusable.
+// queue was deleted, Receive returns an error such as those of [Client.Consume], and the consumer is unusable.
 func (co *Consumer) Receive(ctx context.Context) (*Delivery, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -348,20 +344,17 @@ func (d *Delivery) Subscription() string { return d.consumer.subscription }
 // Ack acknowledges the message asynchronously, in batches. If the process fails before a node has confirmed the
 // acknowledgement, the message may be redelivered. [Consumer.Flush] waits for the confirmation.
 //
-// If Ack, Nack, NackAfter or Reject returns an error, the answer has no effect. Errors include [ErrInvalid] if this
-// delivery has a different answer, if another delivery of the message was answered, if a Seek moved the subscription,
-// or if, since the delivery, another site was promoted without a planned switch or another pair became the owner of
-// the queue; [ErrRefused], with the reason ACK_DEADLINE_EXPIRED, if the deadline of the message has passed;
-// [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended, after which the message is redelivered.
+// If Ack, Nack, NackAfter or Reject returns an error, the answer has no effect. Errors include [ErrInvalid] if the
+// message has a different answer or this delivery is no longer valid, for example after a Seek; [ErrRefused], with
+// the reason ACK_DEADLINE_EXPIRED, if the deadline of the message has passed; [ErrClosed] or an error of
+// [Consumer.Receive] if the consumer has ended.
 func (d *Delivery) Ack() error { return d.consumer.answer(d, ackAnswer) }
 
 // AckSync acknowledges the message and returns after the commit: the subscription does not redeliver the message. It
-// may be called again after [ErrOutcomeUnknown], and after Ack. Errors include [ErrOutcomeUnknown] and the context's
-// error if ctx ends first; [ErrInvalid] after Nack or Reject, after a Seek, or if another site was promoted without a
-// planned switch, or another pair became the owner of the queue, before the message was acknowledged;
-// [ErrOutcomeLost] and ErrOutcomeUnknown if this happened before the acknowledgement was confirmed; [ErrRefused] if
-// the deadline of the message has passed; [ErrClosed] or an error of [Consumer.Receive] if the consumer has ended,
-// with ErrOutcomeUnknown if Ack or AckSync had recorded the answer before.
+// may be called again after [ErrOutcomeUnknown], and after Ack. Errors include those of [Delivery.Ack];
+// [ErrOutcomeUnknown] with the context's error if ctx ends first, or with another error if the consumer ends first;
+// [ErrOutcomeLost] and ErrOutcomeUnknown if another site was promoted without a planned switch, or another pair
+// became the owner of the queue, before the acknowledgement was confirmed.
 func (d *Delivery) AckSync(ctx context.Context) error {
 	if err := d.consumer.answer(d, ackAnswer); err != nil {
 		return err
@@ -385,10 +378,9 @@ func (co *Consumer) acknowledged(d *Delivery) bool {
 // DeliveryCount, unless QueueConfig.MaxDeliveries is reached.
 func (d *Delivery) Nack() error { return d.consumer.answer(d, nackAnswer) }
 
-// NackAfter is like [Delivery.Nack], with a redelivery delay of 0 to 24 hours, which replaces
-// QueueConfig.RedeliveryDelay; delays outside this range are clamped. Only the active node stores the delay. After a
-// failover, or if the connection breaks before the node has received the nack, the message is redelivered
-// immediately or after the queue's own delay. Nodes of release 0.1.0 do not support delays.
+// NackAfter is like [Delivery.Nack], with a redelivery delay, which replaces QueueConfig.RedeliveryDelay. It is
+// limited to the range of 0 to 24 hours. The delay is not replicated: after a failover or a lost connection, the
+// message may be redelivered earlier. Nodes of release 0.1.0 do not support delays.
 func (d *Delivery) NackAfter(delay time.Duration) error {
 	return d.consumer.nackAfterDelay(d, min(max(delay, 0), maxNackDelay))
 }
@@ -408,12 +400,11 @@ func (co *Consumer) nackAfterDelay(d *Delivery, delay time.Duration) error {
 // Reject rejects the message asynchronously, in batches: it is moved to the queue's QueueConfig.DeadLetter, or
 // dropped if DeadLetter is empty. [Consumer.Flush] waits for the confirmation.
 //
-// While the dead-letter queue is full, the message waits in its queue and is not delivered; Flush returns
-// [ErrLimit]. If a failover happens in the meantime, the message is redelivered.
+// While the dead-letter queue is full, the message waits in its queue and is not delivered; Flush returns [ErrLimit].
+// If a failover happens in the meantime, the message is redelivered.
 //
-// A Reject is not retried if the connection breaks before the confirmation: a message that was not moved is redelivered
-// and must be rejected again. While one of the nodes runs release 0.1.0, a Reject ends the consumer with [ErrRefused].
-// An active of release 0.1.0 redelivers the message after the consumer has detached.
+// A Reject is not retried if the connection breaks before the confirmation: a message that was not moved is
+// redelivered and must be rejected again. Nodes of release 0.1.0 do not support Reject.
 func (d *Delivery) Reject() error { return d.consumer.answer(d, rejectAnswer) }
 
 // answer records an answer of the application. Only the first answer counts; a different second answer returns an
@@ -503,11 +494,12 @@ func (co *Consumer) answeredElsewhere(d *Delivery, kind answerKind, committed bo
 
 // Flush waits until all earlier acks, nacks and rejects are committed. It does not wait for a nack or reject that was
 // unconfirmed when the connection broke: the message is redelivered. Errors include [ErrOutcomeUnknown] with the
-// context's error if ctx ends first, or with [ErrClosed] or an error of [Consumer.Receive] if the consumer ends
-// first; [ErrLimit] if rejected messages wait because their dead-letter queue is full; [ErrRefused] if acks or
-// rejects had no effect because the deadlines of their messages had passed; [ErrOutcomeLost] and ErrOutcomeUnknown if
-// another site was promoted without a planned switch, or another pair became the owner of the queue, before acks were
-// confirmed. In the last three cases, all other answers are committed, and Flush reports each message only once.
+// context's error if ctx ends first, or with another error if the consumer ends first.
+//
+// The following errors mean that all other answers are committed; Flush reports each message only once. [ErrLimit]:
+// rejected messages wait because their dead-letter queue is full. [ErrRefused]: the deadlines of messages had passed.
+// [ErrOutcomeLost] and ErrOutcomeUnknown: before acks were confirmed, another site was promoted without a planned
+// switch, or another pair became the owner of the queue.
 func (co *Consumer) Flush(ctx context.Context) error {
 	if co.group != nil {
 		return co.group.flush(ctx)
@@ -572,8 +564,8 @@ func (co *Consumer) flush(ctx context.Context) error {
 const closeWait = 2 * time.Second
 
 // Close detaches the consumer, which takes at most about two seconds. Unacknowledged messages are redelivered to
-// other or later consumers; if the application has not received a message, its delivery is not counted. Close sends
-// pending answers, but does not report whether they were confirmed; to check this, call [Consumer.Flush] first.
+// other or later consumers. Close sends pending answers, but does not report whether they were confirmed; to check
+// this, call [Consumer.Flush] first.
 func (co *Consumer) Close() error {
 	if co.group != nil {
 		co.group.close()

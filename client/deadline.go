@@ -36,13 +36,10 @@ func (co *Consumer) AckTimeout() time.Duration {
 }
 
 // Extend restarts the acknowledgement deadline of the message, and returns when the node has confirmed this. It has
-// no effect if the consumer has no deadline or if the message was answered. After a failover it may have no effect,
-// because the message may already be redelivered to another consumer. If Extend sends a request, it also waits for
-// all earlier answers. Errors include [ErrRefused] with the reason ACK_DEADLINE_EXPIRED if the deadline had passed;
-// [ErrInvalid] if another delivery of the message was answered, if a Seek moved the subscription, or if, since the
-// delivery, another site was promoted without a planned switch or another pair became the owner of the queue;
-// [ErrOutcomeUnknown] with the context's error if ctx ends first, or with [ErrClosed] or an error of
-// [Consumer.Receive] if the consumer ends first.
+// no effect if the consumer has no deadline or if the message was answered. It may also wait for earlier answers.
+// After a failover, the message may already be redelivered to another consumer. Errors include [ErrRefused] with the
+// reason ACK_DEADLINE_EXPIRED if the deadline had passed; [ErrInvalid] if this delivery is no longer valid, for
+// example after a Seek; [ErrOutcomeUnknown] if ctx or the consumer ends first.
 func (d *Delivery) Extend(ctx context.Context) error {
 	co := d.consumer
 	co.mu.Lock()
@@ -162,8 +159,7 @@ func (co *Consumer) withdraw(sequence uint64) {
 	}
 }
 
-// refusal returns an error if an answer to the delivery has no effect or an unknown outcome. The reason is that the
-// deadline has passed, that the delivery belongs to an earlier era, or that the consumer no longer holds it.
+// refusal returns an error if an answer to the delivery has no effect or an unknown outcome.
 func (co *Consumer) refusal(d *Delivery) error {
 	co.mu.Lock()
 	defer co.mu.Unlock()

@@ -112,8 +112,8 @@ func (l *locator) unreachable() bool {
 }
 
 // learn adds the addresses of the other site, unless Options.AnySite is set. If no known node is active, it also adds
-// the active node that a standby reports. It does nothing with Options.FixedAddresses, nor until each known node has
-// reported its role or is unreachable: a reported address may be an alias of a known node. mu is held.
+// the active node that a standby reports. It does nothing with Options.FixedAddresses, nor before each known node has
+// reported its role or a connection error. mu is held.
 func (l *locator) learn() {
 	if l.opts.FixedAddresses {
 		return

@@ -18,23 +18,22 @@ import (
 var (
 	// ErrClosed is returned when the client, producer or consumer is closed.
 	ErrClosed = errors.New("closed")
-	// ErrUnavailable is returned when no node could serve the request before the context ended, or immediately with
-	// [Options.FailFast]. No node is active or reachable, or the active cannot acknowledge at the moment. A retry may
-	// succeed.
+	// ErrUnavailable is returned when no node could serve the request before the context ended, or earlier with
+	// [Options.FailFast]. A retry may succeed.
 	ErrUnavailable = errors.New("no node could serve the request")
-	// ErrOutcomeUnknown is returned together with another error when the request may have been committed although no
-	// response arrived. It is also returned when a retry of such a request was refused. An error that does not match
-	// ErrOutcomeUnknown means that the request was not committed and never will be.
+	// ErrOutcomeUnknown is returned together with another error when the request may have been committed: no response
+	// arrived, and any retry was refused or had no response either.
 	ErrOutcomeUnknown = errors.New("outcome is unknown: the request may or may not have been committed")
-	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. The request
-	// may have been committed. The nodes have evicted the state of its producer, another site was promoted without a
-	// planned switch, or another pair became the owner of the queue. Nodes evict the state after 100,000 other producers,
-	// and a result after 256 later requests. The client does not retry; inspect the queues to find out whether the
-	// messages were stored.
+	// ErrOutcomeLost is returned together with ErrOutcomeUnknown when the outcome can no longer be determined. For
+	// example, the nodes have evicted the state of the producer or the result, another site was promoted without a
+	// planned switch, or another pair became the owner of the queue. Nodes retain the state of at most 100,000
+	// producers, and at most 256 results of each. The client does not retry. To find out whether the messages were
+	// stored, inspect the queues.
 	ErrOutcomeLost = errors.New("outcome can no longer be determined")
-	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another producer
-	// used the same ID and epoch. The message was not stored. Use a higher epoch. Together with ErrOutcomeUnknown, it
-	// means that a retry differs from the first attempt, because a body was modified in the meantime.
+	// ErrSequenceReused is returned when a first attempt has the sequence of an earlier request, because another
+	// producer used the same ID and epoch. The message was not stored. Use a higher epoch. Together with
+	// ErrOutcomeUnknown, it means that a retry differs from the first attempt, usually because a body was modified in
+	// the meantime.
 	ErrSequenceReused = errors.New("producer ID and epoch were used before")
 )
 
@@ -53,13 +52,14 @@ var (
 	ErrInvalid = errors.New("invalid request")
 	// ErrFenced is returned when a producer with the same ID and a higher epoch has taken over.
 	ErrFenced = errors.New("producer fenced by a higher epoch")
-	// ErrTooOld is returned if the nodes no longer retain the result of a retried request, or have evicted the state of
-	// its producer.
+	// ErrTooOld is returned when the nodes no longer retain the result of a retried request, or have evicted the state
+	// of its producer.
 	ErrTooOld = errors.New("retry is too old")
-	// ErrRefused is returned when the current state of the pair or of the queue does not allow the request.
+	// ErrRefused is returned when a current state, such as that of the pair or of the queue, does not allow the
+	// request.
 	ErrRefused = errors.New("not allowed in the current state")
 	// ErrProcessed is returned when a message of a transaction was processed elsewhere: the message is already
-	// acknowledged, or belongs to a prepared transaction. The transaction stored nothing.
+	// acknowledged, or belongs to a prepared transaction.
 	ErrProcessed = errors.New("a message was processed elsewhere")
 	// ErrDataLoss is returned when stored data is corrupt.
 	ErrDataLoss = errors.New("stored data is corrupt")
@@ -67,9 +67,8 @@ var (
 	ErrInternal = errors.New("node failed")
 	// ErrDenied is returned when the client does not have the permission for the request.
 	ErrDenied = errors.New("permission denied")
-	// ErrUnauthenticated is returned when a node rejects the credentials of the client; the error text names the failed
-	// check. With a TokenFile or TokenSource, the client has already tried to obtain a newer token. The request was not
-	// executed.
+	// ErrUnauthenticated is returned when a node rejects the credentials of the client. With a TokenFile or
+	// TokenSource, the client has already tried to obtain a newer token.
 	ErrUnauthenticated = errors.New("not authenticated")
 )
 
@@ -83,7 +82,7 @@ type Error struct {
 	// Reason is the name of an ErrorReason of the API, such as QUEUE_NOT_FOUND, or empty. If no connection could be
 	// made, Reason is TLS_REQUIRED, TLS_UNSUPPORTED, BAD_CERTIFICATE, NOT_CLIENT_PORT or empty.
 	Reason string
-	// Message describes the error and, if possible, the remedy.
+	// Message describes the error.
 	Message string
 
 	reason    pb.ErrorReason // numeric value of Reason

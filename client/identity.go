@@ -15,8 +15,7 @@ import (
 )
 
 // attempts records whether a request may have been committed although no node has reported its result (INV-10), over
-// all calls that send the request. Only a response for exactly the request's producer, epoch and sequence resets
-// unknown. A refused retry does not reset unknown, unless the refusal is recorded in the log.
+// all calls that send the request. A refused retry does not reset unknown, unless the refusal is recorded in the log.
 type attempts struct {
 	unknown bool
 	// check returns an error if the request must not be sent to a target, or to any if the target is nil. If check is nil,
@@ -76,8 +75,7 @@ func (a *attempts) refused(op string, e *Error) error {
 }
 
 // sequencer is a producer identity with one outstanding request at a time, so that its sequences are committed in
-// order. It belongs to one pair. A client creates a sequencer if all others are in use. Publishes do not use
-// sequencers.
+// order. It belongs to one pair. Publishes do not use sequencers.
 type sequencer struct {
 	id   string
 	next uint64

@@ -17,8 +17,8 @@ import (
 // active node therefore asks the home pair for the owner of its queue periodically.
 
 // lookupProbes is the number of probe intervals that an operation waits for an active node of another pair before it
-// asks the home pair, and between two such lookups. With default settings, this time is usually longer than a failover.
-// Requests that were sent are then retried when their pair is active again, instead of failing with an unknown outcome.
+// asks the home pair, and between two such lookups. With default settings, this time is usually longer than a
+// failover.
 const lookupProbes = 5
 
 // errNoActive is returned by await if the caller must look up the owner of its queue.

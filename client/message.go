@@ -14,12 +14,9 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Message is a message to publish.
-//
-// The standard fields MessageID, CorrelationID, ReplyTo, ContentType and Subject are stored and delivered. Filters
-// can refer to them. Apart from that, Lockstep uses only MessageID, to discard duplicates in queues with a
-// QueueConfig.DedupWindow. Each standard field and Group is limited to 1,024 bytes of UTF-8; all of them and Values
-// together are limited to 64 KiB.
+// Message is a message to publish. MessageID, CorrelationID, ReplyTo, ContentType and Subject are standard fields,
+// which filters can refer to. Each standard field and Group is limited to 1,024 bytes of UTF-8; all of them and
+// Values together are limited to 64 KiB.
 //
 // Body, Properties and Values must not be modified before the publish has completed, nor after [ErrOutcomeUnknown]:
 // the client may still be retrying the publish.
@@ -29,8 +26,8 @@ type Message struct {
 	// Body is opaque to Lockstep. The client limits its size to [Options].MaxMessageBytes, and the nodes to
 	// limits.message-bytes.
 	Body []byte
-	// Properties are string properties of the application. A key has 1 to 255 bytes; keys and values together are limited
-	// to 64 KiB.
+	// Properties are string properties of the application. A key has 1 to 255 bytes. All encoded keys and values
+	// together are limited to 64 KiB.
 	Properties map[string]string
 
 	// MessageID identifies the message. A queue with a DedupWindow discards a message if it has accepted the same
@@ -45,8 +42,7 @@ type Message struct {
 	// Subject is the subject or type of the message.
 	Subject string
 
-	// Group is the message group. Each subscription delivers one message of a group at a time: the next one, in queue
-	// order, after the previous one is acknowledged, rejected or dead-lettered.
+	// Group is the message group. Each subscription delivers the messages of a group in queue order, one at a time.
 	Group string
 	// Priority is 0 to 9; nil means 4. A queue with QueueConfig.Priorities delivers messages of a higher priority
 	// first.
@@ -57,8 +53,9 @@ type Message struct {
 	// TTL is the time to live from acceptance by the active node: 1 ms to 100 years. TTL and ExpiresAt are mutually
 	// exclusive. Consumers receive ExpiresAt.
 	TTL time.Duration
-	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. A time in the
-	// past overrides the queue's Delay. If both DeliverAt and Delay are zero, the queue's Delay applies.
+	// DeliverAt is the earliest delivery time, by the clock of the active node, with millisecond resolution. It
+	// overrides the queue's Delay, even if it is in the past. If both DeliverAt and Delay are zero, the queue's Delay
+	// applies.
 	DeliverAt time.Time
 	// Delay is the delivery delay from acceptance by the active node, up to 100 years. Delay and DeliverAt are mutually
 	// exclusive. Consumers receive DeliverAt.
@@ -73,12 +70,13 @@ type Message struct {
 // one of them is referenced. Copy the body of a message that the application keeps for a long time.
 type Stored struct {
 	Message
-	// Sequence is the position of the message in the queue. Sequences start at 1. They are not reused, except those of
-	// messages lost in a forced failover or in an unplanned promotion of another site.
+	// Sequence is the position of the message in the queue. Sequences start at 1. They are not reused, unless messages
+	// were lost, for example in a forced failover or in an unplanned promotion of another site.
 	Sequence uint64
 	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
-	// DeliveryCount is the number of earlier deliveries by the subscription that ended without an acknowledgement.
+	// DeliveryCount is the number of earlier deliveries by the subscription, since its last Seek, that ended without an
+	// acknowledgement. Some deliveries that the application has not received are not counted.
 	DeliveryCount uint32
 	// DeadLetter describes the origin of a message that was moved to a dead-letter queue; nil for other messages.
 	DeadLetter *DeadLetter
@@ -91,8 +89,8 @@ type Receipt struct {
 	// LSN is the LSN of the transaction, or, for a pair with sites, its logical number, which is equal at all sites.
 	LSN uint64
 	// Duplicate is true if a retry returned the result of an earlier attempt. It is also true if nothing was stored,
-	// because the queue has accepted the MessageID of each message within its DedupWindow. Sequence is then the sequence
-	// of the accepted message, or of the first one for a batch.
+	// because the queue has accepted the MessageID of each message within its DedupWindow. Sequence is the sequence of
+	// the accepted message, or of the first one of a batch.
 	Duplicate bool
 	// Discarded is the number of messages that were not stored, because the queue has accepted their MessageID within its
 	// DedupWindow. The other messages of a batch have consecutive sequences, starting at Sequence.

@@ -91,10 +91,9 @@ func (n *node) close() {
 	_ = n.cc.Close() // Close fails only if the connection is already closed
 }
 
-// watch keeps a WatchStatus stream open until ctx ends. A node that is down is retried within milliseconds while no
-// other node is active, and with a longer backoff otherwise. The longer backoff also applies to a node that accepts
-// connections but closes them without a response, as on a TLS mismatch. Dozens of attempts per second would exhaust the
-// node's rate limit for all clients at the same address.
+// watch keeps a WatchStatus stream open until ctx ends. The backoff after a failure is longer while another node is
+// active, and for a node that accepts connections but closes them without a response, as on a TLS mismatch: frequent
+// attempts would exhaust the node's rate limit for all clients at the same address.
 func (n *node) watch(ctx context.Context) {
 	retry, dialBackoff := n.locator.opts.newBackoff(), n.locator.opts.newBackoff()
 	dialBackoff.MaxInterval = n.locator.opts.ProbeInterval

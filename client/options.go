@@ -20,43 +20,43 @@ import (
 // Options configures a [Client]. Only Addresses is required.
 type Options struct {
 	// Addresses are the addresses of the nodes, host:port, in any order: both nodes of a pair, or a standalone node.
-	// With two sites, they can include the nodes of both sites. The limit is 16 addresses for each pair, including those
-	// that nodes report for the pair and for the other site.
+	// With two sites, they can include the nodes of both sites. The limit is 16, including the addresses that nodes
+	// report for the pair and for the other site.
 	Addresses []string
-	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s. A node that
-	// was killed or that lost its role is detected without a probe.
+	// ProbeInterval is the interval and the timeout of probes to a node with pending calls. Default 1 s.
 	ProbeInterval time.Duration
-	// RetryMin and RetryMax limit the delay between two attempts of a call. Defaults 2 ms and 50 ms. Delays are random
-	// within 30 %, and longer if a node requests it.
+	// RetryMin and RetryMax are the first and the maximum delay between two attempts of a call. Defaults 2 ms and 50
+	// ms. Each delay varies randomly by up to 30 %, and is longer if a node requests it.
 	RetryMin, RetryMax time.Duration
-	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection refused,
-	// unknown host name, TLS mismatch, or the port of another service. It applies only until a node has responded for the
-	// first time. Producers and consumers wait in this case; to fail fast, call [Client.WaitActive] first.
+	// FailFast ends calls with [ErrUnavailable] as soon as all addresses are known to be unreachable: connection
+	// refused, unknown host name, TLS mismatch, or the port of another service. It applies only until a node has
+	// responded for the first time. Publishes and consumers wait nevertheless; to fail fast, call [Client.WaitActive]
+	// first.
 	//
-	// FailFast also applies while the pair refuses writes, because fewer nodes are in sync than min-in-sync requires.
-	// Calls and publishes then return [ErrRefused], unless an earlier attempt may have been committed.
+	// While the pair refuses writes because fewer nodes are in sync than min-in-sync requires, FailFast ends calls and
+	// publishes with [ErrRefused], unless an earlier attempt may have been committed.
 	FailFast bool
-	// FixedAddresses restricts the client to Addresses. By default, it also follows addresses that nodes report for the
-	// active node, for the other site and for other pairs of a fleet. With FixedAddresses, requests for queues of other
-	// pairs return [ErrRefused].
+	// FixedAddresses disables the use of addresses that nodes report: of the active node, of the other site, and of
+	// other pairs of a fleet. Requests for queues of other pairs then return [ErrRefused].
 	FixedAddresses bool
 	// AnySite restricts the client to one of two sites, for administration. The client uses the active node of the pair
-	// in Addresses even if the pair is a replica, and does not use the other site. Calls that only the primary serves
+	// in Addresses even if the pair is a replica. Transactions and administrative calls that only the primary serves
 	// then return [ErrRefused] with the reason REPLICA. Addresses must not include nodes of both pairs.
 	AnySite bool
-	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. The client rejects larger messages.
+	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. The client rejects larger messages with
+	// [ErrLimit].
 	MaxMessageBytes int
 	// TLS is the configuration of the connections, including the client certificate if the nodes require one. If nil,
 	// connections are not encrypted.
 	TLS *tls.Config
-	// TLSFiles is an alternative to TLS: it names the files of the CA certificates, the client certificate and its key.
-	// Changed files are reloaded.
+	// TLSFiles is an alternative to TLS: the files of the CA certificates, the client certificate and its key. Changed
+	// files are reloaded.
 	TLSFiles TLSFiles
 	// Token authenticates the client: a static token of the pair or a JWT, without the "Bearer" prefix. Set at most one
 	// of Token, TokenFile and TokenSource. A token takes precedence over a client certificate.
 	Token string
-	// TokenFile is a file that contains the token; surrounding white space is ignored. New requests use the token of a
-	// replaced file after at most one second, or immediately after a node has rejected the previous token.
+	// TokenFile is a file that contains the token; surrounding white space is ignored. New requests use a changed token
+	// within about a second.
 	TokenFile string
 	// TokenSource supplies tokens that expire, such as those of an OpenID Connect provider.
 	TokenSource TokenSource
@@ -130,13 +130,13 @@ func setDefault[T ~int | ~int64](v *T, d T) {
 	}
 }
 
-// passthrough is the gRPC scheme that resolves the name at each connection attempt: the IP address of a node may
-// change.
+// passthrough is the gRPC scheme with which the dialer resolves the host name at each connection attempt. The IP
+// address of a node may change.
 const passthrough = "passthrough:///"
 
-// dial creates a connection that is opened on first use. gRPC's own dial backoff has little effect, because a
-// connection that could not be opened is replaced (node.watchOnce). The alternative, ClientConn.ResetConnectBackoff,
-// races with connections that are being opened (grpc-go 1.85).
+// dial creates a connection that is opened on first use. Most connections that could not be opened are replaced
+// (node.watchOnce), because ClientConn.ResetConnectBackoff races with connections that are being opened (grpc-go
+// 1.85).
 func (o Options) dial(address string) (*grpc.ClientConn, error) {
 	creds := insecure.NewCredentials()
 	if o.secure != nil {

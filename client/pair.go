@@ -23,8 +23,7 @@ type pairs struct {
 
 func newPairs() pairs { return pairs{terms: make(map[string]uint64), epochs: make(map[string]uint64)} }
 
-// record records the last reports of the nodes. It removes pairs and lineages that no node belongs to any longer,
-// which limits the size of the maps to the number of nodes.
+// record records the last reports of the nodes. It removes pairs and lineages that no node belongs to any longer.
 func (p *pairs) record(nodes []*node) {
 	lineages, ids := make(map[string]bool), make(map[string]bool)
 	for _, n := range nodes {

@@ -29,7 +29,7 @@ func PartitionName(queue string, partition, count int) string {
 }
 
 // stickyMessages is the number of messages without a group that a producer sends to one partition before it continues
-// with the next one. Several messages then share a request.
+// with the next one.
 const stickyMessages = 16
 
 // partitions caches the number of partitions of each partitioned queue, as reported by QUEUE_PARTITIONED.

@@ -11,8 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Pending is an asynchronous publish. It references its messages, which stay in memory until the Pending is
-// released.
+// Pending is an asynchronous publish. It keeps its messages in memory.
 type Pending struct {
 	queue    string
 	body     []byte   // body of a single message that has no other fields

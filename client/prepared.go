@@ -12,14 +12,13 @@ import (
 )
 
 // Prepare executes the first phase of a two-phase commit. The transaction is validated and stored on every in-sync
-// node, but is invisible to consumers until CommitPrepared or RollbackPrepared of package client/admin.
-// Until this decision, the messages that the transaction acknowledges are not delivered. xid identifies the
-// transaction: 1 to 128 bytes of printable UTF-8, unique for each transaction. In a prepared transaction, [Txn.Ack]
-// has the condition of [Txn.Take], and [Txn.Release] is not allowed. The limits are 16 MiB and 262,144 acknowledged
-// messages.
+// node. It has no visible effect until CommitPrepared or RollbackPrepared of package client/admin, but the messages
+// that it acknowledges are not delivered in the meantime. xid identifies the transaction: 1 to 128 bytes of printable
+// UTF-8, unique for each transaction. In a prepared transaction, [Txn.Ack] has the condition of [Txn.Take], and
+// [Txn.Release] is not allowed. The limits are 16 MiB and 262,144 acknowledged messages.
 //
-// In a fleet, the client that has prepared the transaction sends the decision to the same pair. Another client must be
-// configured with the addresses of that pair.
+// In a fleet, the client that has prepared the transaction sends the decision to the same pair. Another client must
+// be configured with the addresses of that pair.
 //
 // After [ErrOutcomeUnknown], Prepare may be called again with the same xid. Errors include those of [Txn.Commit];
 // [ErrAlreadyExists] for an xid that is in use or was used recently; [ErrLimit], also if too many transactions are

@@ -25,8 +25,8 @@ type ProducerOptions struct {
 	// Window is the maximum number of outstanding requests: at most 256, the number of results that a node retains per
 	// producer. Default 200.
 	Window int
-	// BatchMessages and BatchBytes limit a request that combines several publishes. Publishes are combined when they
-	// arrive faster than responses. Defaults 256 messages, at most 10,000, and 256 KiB. A larger publish is sent alone.
+	// BatchMessages and BatchBytes limit a request that combines several publishes: the number of messages, default 256
+	// and at most 10,000, and the size of their bodies, default 256 KiB. A larger publish is sent alone.
 	BatchMessages int
 	BatchBytes    int
 	// MaxPendingBytes limits the memory of pending publishes. At the limit, further publishes block. Default 16 MiB.
@@ -38,9 +38,8 @@ const (
 	defaultWindow        = 200
 	defaultBatchMessages = 256
 	maxBatchMessages     = 10_000 // limit of PublishRequest
-	// maxUnanswered is the maximum number of messages in flight: the number of duplicates that a node retains in the
-	// results of a producer. With more messages, results of a queue with a deduplication window could be lost in a
-	// failover.
+	// maxUnanswered is the maximum number of messages in flight. It is the number of duplicates that a node retains in
+	// the results of a producer.
 	maxUnanswered          = 1 << 16
 	defaultBatchBytes      = 256 << 10
 	defaultMaxPendingBytes = 16 << 20
@@ -72,18 +71,16 @@ func (o ProducerOptions) withDefaults() (ProducerOptions, error) {
 	return o, nil
 }
 
-// Producer is a publish pipeline. Publishes are committed in the order of the calls, across all queues, and retried
-// in that order after a failover. A Producer is safe for concurrent use.
+// Producer is a publish pipeline. It is safe for concurrent use. Publishes to a queue are committed in the order of
+// the calls, also when they are retried after a failover. For a partitioned queue, this applies to each partition.
 //
-// In a fleet, a Producer has one identity, one stream and one Window per pair. Publishes to queues of different pairs
-// are committed independently, and the order of the calls applies only within each queue. If a queue has another
-// owner, its pending publishes are sent to that pair in the order of the calls. If the former owner has no active
-// node for some time, publishes that were sent to it return [ErrOutcomeUnknown].
+// In a fleet, each pair has a separate Window. If a queue has another owner and its former owner has no active node,
+// publishes that were sent to the former owner return [ErrOutcomeUnknown].
 //
-// Concurrent publishes to the same queue may share one request, which is one transaction. Each publish still has its
-// own outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one
-// by one. There are two exceptions: publishes of one request may be rejected together if the request is retried
-// after a lost connection, or if a node runs release 0.1.0. A batch is never split.
+// Publishes to the same queue may share one request, which is one transaction. If some of them might be rejected, the
+// node requests that they are sent one by one, so that each publish has its own outcome. Publishes of one request may
+// still be rejected together if the request is retried after a lost connection, or if a node runs release 0.1.0. A
+// batch is never split.
 type Producer struct {
 	client *Client
 	opts   ProducerOptions
@@ -103,8 +100,8 @@ type Producer struct {
 	failed  failures      // errors of asynchronous publishes
 }
 
-// NewProducer creates a publish pipeline, which connects when it has data to send. It exists until [Producer.Close]
-// or [Client.Close]; the cancellation of ctx has no effect on it. Errors include [ErrInvalid], [ErrClosed].
+// NewProducer creates a publish pipeline, which exists until [Producer.Close] or [Client.Close]. The cancellation of
+// ctx has no effect on it. Errors include [ErrInvalid], [ErrClosed].
 func (c *Client) NewProducer(ctx context.Context, o ProducerOptions) (*Producer, error) {
 	return c.newProducer(context.WithoutCancel(ctx), o)
 }
@@ -179,11 +176,9 @@ func (p *Producer) PublishBatch(ctx context.Context, queue string, ms []Message)
 	return Receipt{}, p.giveUp(e, ctx.Err(), true)
 }
 
-// PublishAsync sends one message without waiting for the response. Messages are stored in the order of the calls.
-// After temporary errors, the message is sent again, until a node accepts or rejects it, its outcome can no longer be
-// determined, or the producer is closed. ctx limits only how long PublishAsync waits for memory (MaxPendingBytes). The
-// Pending also reports errors of the call itself, such as [ErrInvalid]. After a series of messages, call
-// [Producer.Flush], which reports their errors.
+// PublishAsync sends one message without waiting for the response. After temporary errors, the message is sent again.
+// ctx limits only how long PublishAsync waits for memory (MaxPendingBytes). The Pending also reports errors of the
+// call itself, such as [ErrInvalid]. After a series of messages, call [Producer.Flush], which reports their errors.
 func (p *Producer) PublishAsync(ctx context.Context, queue string, m Message) *Pending {
 	e, err := p.enqueue(ctx, queue, []Message{m}, true)
 	if err != nil {
@@ -342,9 +337,9 @@ func closeIf(c chan struct{}) {
 }
 
 // Flush waits until all earlier publishes have completed. Publishes that other goroutines add in the meantime extend
-// the wait. Flush returns the joined errors of the asynchronous publishes that failed since the previous Flush: their
-// number, and up to 16 of the errors. If ctx ends first, it returns the context's error, [ErrUnavailable] and
-// [ErrOutcomeUnknown], and the publishes continue.
+// the wait. Flush returns the joined errors of the asynchronous publishes that failed since the previous Flush, up to
+// 16 of them. If ctx ends first, it returns the context's error, [ErrUnavailable] and [ErrOutcomeUnknown], and the
+// publishes continue.
 func (p *Producer) Flush(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -430,10 +430,9 @@ func (pl *pipeline) finish(r *request, done *pb.PublishResponse, refused *Error,
 	}
 }
 
-// renew assigns a new identity to the producer after a node evicted it, which happens to an idle producer when very
-// many others are active. A node rejects all requests of an unknown producer, so no request in flight was committed.
-// renew returns false if the application set the ID, or if a request in flight is a retry and may have been committed.
-// mu is held.
+// renew assigns a new identity to the producer after a node evicted it. A node rejects all requests of an unknown
+// producer, so no request in flight was committed. renew returns false if the application set the ID, or if a request
+// in flight is a retry and may have been committed. mu is held.
 func (pl *pipeline) renew() bool {
 	if pl.opts.ID != "" {
 		return false

@@ -9,9 +9,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Handler processes one delivery. Its result answers the delivery: nil acknowledges it, an error returned by
-// [Reject] rejects it, and any other error requeues it. A Handler can answer the delivery itself, for example with
-// [Delivery.NackAfter] or in a [Txn]: only the first answer counts. ctx contains the trace span of the delivery.
+// Handler processes one delivery. Its result answers the delivery: nil acknowledges it, an error returned by [Reject]
+// rejects it, and any other error requeues it. A Handler can answer the delivery itself, for example with
+// [Delivery.NackAfter] or in a [Txn]: only the first answer counts. ctx contains the trace span of the delivery, if
+// any.
 type Handler func(ctx context.Context, d *Delivery) error
 
 // Reject returns an error with which a [Handler] rejects a delivery: the message is dead-lettered or dropped. reason
@@ -29,14 +30,12 @@ func (r *rejection) Error() string {
 
 func (r *rejection) Unwrap() error { return r.reason }
 
-// Run receives messages and calls handle for each, in up to concurrency goroutines, until ctx ends or the consumer is
-// closed. It returns nil or an error of [Consumer.Receive], after all handlers have returned. Answers are asynchronous;
-// [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation. A message that always
-// fails is redelivered until QueueConfig.MaxDeliveries is reached.
+// Run receives messages and calls handle for each, in concurrency goroutines, at least one, until ctx ends or the
+// consumer is closed. It returns nil or an error of [Consumer.Receive], after all handlers have returned. Answers are
+// asynchronous; [Consumer.Close] sends the pending ones, and [Consumer.Flush] waits for their confirmation.
 //
-// If the consumer has an acknowledgement deadline, Run extends the deadlines of all messages that the consumer has
-// received, until their handlers return. The messages of a slow handler are therefore not redelivered. The messages
-// of a process that hangs are redelivered.
+// If the consumer has an acknowledgement deadline, Run extends the deadlines of the messages that the consumer has
+// received, until their handlers return.
 func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) error {
 	extending, stop := context.WithCancel(context.WithoutCancel(ctx))
 	extended := make(chan struct{})
@@ -63,8 +62,8 @@ func (co *Consumer) Run(ctx context.Context, handle Handler, concurrency int) er
 	return workers.Wait()
 }
 
-// settle answers the delivery with the result of a Handler. It ignores errors of Ack, Reject and Nack, because the
-// message was answered before or is redelivered.
+// settle answers the delivery with the result of a Handler. It ignores errors: the message was already answered, or
+// it is redelivered.
 func (d *Delivery) settle(result error) {
 	var rejected *rejection
 	switch {

@@ -8,9 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/proto/tlsfiles"
 )
 
-// TLSFiles names PEM files. The client checks the files when it makes a connection, at most once a second, and
-// reloads files that have changed, including changed symbolic links. Open connections are not affected. Without a file
-// name, TLSFiles has no effect.
+// TLSFiles names PEM files. The client reloads changed files when it makes a connection, at most once a second. Open
+// connections are not affected. Without a file name, TLSFiles has no effect.
 type TLSFiles struct {
 	// CA is the file with the CA certificates that verify the nodes; if empty, the CAs of the system are used.
 	CA string

@@ -19,8 +19,8 @@ import (
 
 // TokenSource returns a token and its expiry time, zero if unknown. The client calls it when a request needs a token
 // and the last token is about to expire, has an unknown expiry time, or was rejected. Calls are never concurrent, and
-// usually at least a second apart. If it returns an error, the client uses the last token until it expires. Without a
-// valid token, requests are retried, as if the node were unreachable.
+// usually at least a second apart. If TokenSource returns an error, the client uses the last token until it expires.
+// Without a valid token, requests are retried.
 type TokenSource func(ctx context.Context) (token string, expiry time.Time, err error)
 
 const (

@@ -9,7 +9,7 @@ import (
 )
 
 // Tracer receives publishes and deliveries to record them as trace spans. Package client/tracing implements it with
-// OpenTelemetry. Its methods are called from the goroutines that publish and receive; they must not block.
+// OpenTelemetry. Its methods must not block.
 type Tracer interface {
 	// Publish is called before each publish of a producer, with the context of the call. It is not called for the
 	// publishes of a [Txn]. It returns the messages to send: ms, which Publish must not modify, or copies with
@@ -24,7 +24,7 @@ type Tracer interface {
 
 // DeliveryTrace is the trace record of a delivery.
 type DeliveryTrace interface {
-	// Into returns a context with the span of the delivery as parent.
+	// Into returns a context with the span of the delivery.
 	Into(ctx context.Context) context.Context
 	// Answered is called at most once, when the client has accepted an answer of the application. how is "ack", "nack"
 	// or "reject". The client calls it while it holds a lock: Answered must not call methods of the delivery or the

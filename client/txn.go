@@ -58,12 +58,12 @@ type OpResult struct {
 }
 
 // Begin starts a transaction. Nothing is sent before Commit or Prepare. Messages must not be modified before the
-// transaction has ended. Methods that add operations return the Txn; their errors are returned by Commit or Prepare.
+// transaction has ended. Commit or Prepare returns the errors of the methods that add operations.
 func (c *Client) Begin() *Txn { return &Txn{client: c} }
 
 // Publish adds messages for one queue. It counts as one operation, and for a partitioned queue, as one operation per
-// partition of the messages. Results then contains one element, with the first sequence in the first of these
-// partitions.
+// partition of the messages. TxnResult.Results contains one element in both cases. For a partitioned queue,
+// FirstSequence belongs to one of the partitions.
 func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	t.fail(checkName("queue", queue))
 	for i := range ms {
@@ -75,10 +75,10 @@ func (t *Txn) Publish(queue string, ms ...Message) *Txn {
 	return t
 }
 
-// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already acknowledged
-// or reserved by a prepared transaction. Otherwise, Commit returns [ErrProcessed]. The deliveries must not be answered
-// in another way. Take counts as one operation. If a standby runs release 0.1.0, Commit returns [ErrRefused]; an active
-// of release 0.1.0 ignores the condition.
+// Take acknowledges deliveries of one subscription, on the condition that none of the messages is already
+// acknowledged or reserved by a prepared transaction. If the condition is not met, Commit returns [ErrProcessed]. The
+// application must not answer the deliveries in another way. Take counts as one operation. Both nodes must run a
+// later release than 0.1.0: an active of release 0.1.0 ignores the condition.
 func (t *Txn) Take(ds ...*Delivery) *Txn { return t.ack(true, ds) }
 
 // Ack is like [Txn.Take], without the condition: if another consumer has also processed a message, the results of
@@ -149,19 +149,18 @@ func (t *Txn) fail(err error) {
 	}
 }
 
-// Commit sends the transaction and returns when every in-sync node has stored it, as durably as in [Producer.Publish].
+// Commit sends the transaction and returns when every in-sync node has stored it, as durably as in
+// [Producer.Publish].
 //
-// After [ErrOutcomeUnknown], call Commit again: it retries the same transaction, which is committed at most once. After
-// [ErrOutcomeLost] every later Commit returns the same error without sending anything. Operations added while the
-// outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing. After an
-// error that does not match ErrOutcomeUnknown, another Commit is a new attempt.
+// After [ErrOutcomeUnknown], call Commit again: it retries the same transaction, which is committed at most once.
+// After [ErrOutcomeLost] every later Commit returns the same error without sending anything. Operations added while
+// the outcome is unknown are not part of the transaction: the next Commit reports this once and sends nothing.
 //
-// [ErrProcessed] means that a message of Take was processed elsewhere: the transaction is rolled back, and acknowledged
-// messages are not redelivered. After any other error, call Commit again or Rollback.
+// [ErrProcessed] means that a message of Take was processed elsewhere. If the error does not match ErrOutcomeUnknown,
+// Commit has called Rollback. After any other error, call Commit again or Rollback.
 //
-// Since a delivery of the transaction, another site may have been promoted without a planned switch, or another pair
-// may have become the owner of the queue. The sequence may then belong to a different message, so the transaction is
-// not sent. Commit returns [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
+// If, since a delivery of the transaction, another site was promoted without a planned switch, or another pair became
+// the owner of the queue, Commit returns [ErrInvalid], or ErrOutcomeLost after an attempt without a response.
 //
 // Errors include [ErrQueueNotFound], [ErrSubscriptionNotFound], [ErrProcessed], [ErrLimit], [ErrInvalid],
 // [ErrRefused], [ErrOutcomeLost], [ErrUnavailable].

@@ -61,8 +61,8 @@ func (t *Txn) divideOperation(op *pb.Operation) []*pb.Operation {
 	return out
 }
 
-// partitionWithoutGroup returns the partition for messages without a group. If the transaction acknowledges messages of
-// a queue with the same number of partitions, it is the partition of these messages, which may be at the same pair.
+// partitionWithoutGroup returns the partition for messages without a group. If the transaction acknowledges messages
+// of a queue with the same number of partitions, it is the partition of the first of these messages.
 func (t *Txn) partitionWithoutGroup(count int) int {
 	for _, d := range t.acked {
 		if _, n := splitPartition(d.consumer.queue); n == count && d.consumer.member != nil {
