@@ -49,13 +49,11 @@ func (c *Client) TestAccess(ctx context.Context, req *pb.TestAccessRequest) (*pb
 	return call(ctx, c.conns.Read, "test the rules", req, accessService, pb.AccessServiceClient.TestAccess)
 }
 
-// Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut, the change is made even
-// if this client loses its own operate permission.
-//
-// All calls that change rules require the operate permission. After [client.ErrOutcomeUnknown] they can be retried,
-// with the same [Request] if one was given. Errors include [client.ErrRefused] if the rules were changed
-// concurrently, if this client would lose its own operate permission, or if a node does not support rules;
-// [client.ErrInvalid]; [ErrNoRule] if a role in rule does not exist; [client.ErrLimit].
+// Grant adds permissions and roles to a rule, and creates the rule if necessary. With lockOut, the change is made
+// even if this client loses its own operate permission. All calls that change rules require the operate permission.
+// Errors include [client.ErrRefused] if the rules were changed concurrently, if this client would lose its own
+// operate permission, or if a node does not support rules; [client.ErrInvalid]; [ErrNoRule] if a role in rule does
+// not exist; [client.ErrLimit].
 func (c *Client) Grant(ctx context.Context, rule *pb.AccessRule, lockOut bool) (*pb.AccessRule, error) {
 	resp, err := changeBy(ctx, c, "grant", &pb.GrantRequest{Rule: rule, LockOut: lockOut}, accessService,
 		pb.AccessServiceClient.Grant)

@@ -1,20 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admin administers a Lockstep pair: queues, subscriptions, access rules, settings, maintenance and status. It
-// uses the connections of a [client.Client]:
+// Package admin administers a Lockstep pair: queues, subscriptions, access rules, settings, maintenance and status.
+// It uses the connections of a [client.Client]:
 //
 //	adm := admin.New(c)
 //	q, created, err := adm.CreateQueue(ctx, "orders", admin.CreateQueueOptions{IfNotExists: true})
 //
 // Unless documented otherwise, methods of [Client] send a request to the active node, of the pair that owns the queue
 // in the request or of the home pair. They retry it there and on the other node until a node responds or the context
-// ends. Methods of [Node] send a request to one node. Rarely used operations take and return the generated types of
-// the API, package proto/lockstep/v1.
+// ends. Methods of [Node] send a request to one node.
 //
 // Errors are those of package client and the Err variables of this package. Any method may return
 // [client.ErrUnavailable], [client.ErrDenied], [client.ErrUnauthenticated], [client.ErrInternal] and
-// [client.ErrClosed]. [client.ErrOutcomeUnknown] means that the request may have been executed; a [Request] makes
-// retries idempotent.
+// [client.ErrClosed]. [client.ErrOutcomeUnknown] means that the request may have been executed. A [Request] makes the
+// retries of many calls idempotent.
 package admin
 
 import (
@@ -52,7 +51,7 @@ var (
 	ErrRoleChanged = link.ErrRoleChanged
 	// ErrCanceled is returned when another call or an operator canceled a rewrite. The page file is unchanged.
 	ErrCanceled = link.ErrCanceled
-	// ErrNoSpace is returned when free disk space is insufficient. The message contains the required and free bytes.
+	// ErrNoSpace is returned when free disk space is insufficient.
 	ErrNoSpace = link.ErrNoSpace
 	// ErrBackupNotFound is returned when the node does not find the backup, or the backup is incomplete.
 	ErrBackupNotFound = link.ErrBackupNotFound
@@ -73,8 +72,7 @@ var (
 	// ErrDecided is returned when the transaction coordinator has made the opposite decision on the prepared
 	// transaction.
 	ErrDecided = link.ErrDecided
-	// ErrHeuristic is returned when an operator or txn.prepared-timeout has made the opposite decision. The error text
-	// contains the details.
+	// ErrHeuristic is returned when an operator or txn.prepared-timeout has made the opposite decision.
 	ErrHeuristic = link.ErrHeuristic
 	// ErrNoPlan is returned when no plan is running.
 	ErrNoPlan = link.ErrNoPlan

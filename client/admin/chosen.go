@@ -27,11 +27,11 @@ type MoveOptions struct {
 
 // MoveResult is the result of [Client.MoveMessages] and [Client.MoveMatching].
 type MoveResult struct {
-	// Moved is the number of messages that were moved, without those moved by an attempt without a response.
+	// Moved is the number of messages that were moved, without those moved by an attempt that had no response.
 	Moved uint64
 	// Skipped is the number of messages that were not moved. They were acknowledged, reserved by a prepared
-	// transaction, corrupt, older than the TTL of the target, or moved by an attempt without a response. If To is
-	// empty, Skipped includes messages that are not dead letters.
+	// transaction, corrupt, or moved by an attempt that had no response. If To is empty, Skipped includes messages that
+	// are not dead letters.
 	Skipped uint64
 }
 

@@ -35,7 +35,7 @@ type PlacementOptions struct {
 
 // Placements returns an iterator over the queues of the fleet in the node's copy of the directory, sorted by name.
 // The iteration ends after the first error. Errors include [client.ErrInvalid]; [client.ErrRefused] if the pair
-// belongs to no fleet; [client.ErrUnavailable] if the node has no copy.
+// belongs to no fleet; [client.ErrUnavailable] if the node has no copy of the directory.
 func (n *Node) Placements(ctx context.Context, o PlacementOptions) iter.Seq2[*pb.Placement, error] {
 	return func(yield func(*pb.Placement, error) bool) {
 		after := ""
@@ -59,7 +59,7 @@ func (n *Node) Placements(ctx context.Context, o PlacementOptions) iter.Seq2[*pb
 	}
 }
 
-// PutPlacementRule writes the placement rule of a pattern of queue names. It has no effect on existing queues. It is
+// PutPlacementRule writes the placement rule of a pattern of queue names. Existing queues are not moved. The call is
 // idempotent. Errors include [client.ErrInvalid]; [client.ErrRefused] if the pair belongs to no fleet;
 // [client.ErrUnavailable] if etcd does not respond, or the directory is lost.
 func (n *Node) PutPlacementRule(ctx context.Context, rule *pb.PlacementRule) error {
@@ -74,18 +74,18 @@ func (n *Node) DeletePlacementRule(ctx context.Context, pattern string) error {
 	return n.failChange(ctx, "delete placement rule", err)
 }
 
-// SetPairState sets the state of a pair of the fleet to open or draining. It is idempotent. Errors include those of
-// [Node.PutPlacementRule], and [client.ErrRefused] if the pair is not registered, has not finished joining, or is
-// being removed by [Node.ForgetPair].
+// SetPairState sets the state of a pair of the fleet to open or draining. The call is idempotent. Errors include
+// those of [Node.PutPlacementRule], and [client.ErrRefused] if the pair is not registered, has not finished joining,
+// or is being removed by [Node.ForgetPair].
 func (n *Node) SetPairState(ctx context.Context, pair string, state pb.PairState) error {
 	_, err := n.fleet().SetPairState(ctx, &pb.SetPairStateRequest{Pair: pair, State: state})
 	return n.failChange(ctx, "set the state of pair "+pair, err)
 }
 
 // RebuildDirectory writes the registration and the queues of this node's pair to a lost or restored directory. pairs
-// contains the names of all pairs of the fleet. The node must be the active of its pair. It is idempotent. Errors
-// include [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet, or if another pair has its
-// name; [client.ErrUnavailable] if etcd does not respond, or the directory belongs to another fleet.
+// contains the names of all pairs of the fleet. The node must be the active of its pair. The call is idempotent.
+// Errors include [client.ErrInvalid]; [client.ErrRefused] if the pair has not joined a fleet, or if another pair has
+// its name; [client.ErrUnavailable] if etcd does not respond, or the directory belongs to another fleet.
 func (n *Node) RebuildDirectory(ctx context.Context, pairs []string) (*pb.RebuildDirectoryResponse, error) {
 	resp, err := n.fleet().RebuildDirectory(ctx, &pb.RebuildDirectoryRequest{Pairs: pairs})
 	return resp, n.failChange(ctx, "rebuild the directory", err)

@@ -17,7 +17,8 @@ import (
 // transaction. Forwarded messages, dead letters and replayed messages are not forwarded.
 type Forward struct {
 	// To is the target queue. It must not have forwards, and cannot be deleted while it is the target of a forward.
-	// While the target is full, publishes that contain messages for it are rejected as a whole with [client.ErrLimit].
+	// While the target is full and rejects publishes, a publish with a message for it is rejected as a whole with
+	// [client.ErrLimit].
 	To string
 	// Move publishes the messages to the target queue only. The Receipt contains the sequences that the messages would
 	// have had in the source queue.
@@ -32,9 +33,8 @@ const (
 )
 
 // SetForwards replaces the forwards of a queue: up to 16, each with a different target. Stored messages are not
-// affected. After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given.
-// Errors include [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter, and for a
-// chain of forwards; [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// affected. Errors include [client.ErrQueueNotFound], also for a target; [client.ErrInvalid] for an invalid filter,
+// and for a chain of forwards; [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) SetForwards(ctx context.Context, queue string, forwards []Forward) (Queue, error) {
 	if err := checkName("queue", queue); err != nil {
 		return Queue{}, err

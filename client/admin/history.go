@@ -20,7 +20,7 @@ const MaxHistory = 24 * time.Hour
 type History struct {
 	// Interval is the time between points: 10 seconds for a period of up to one hour, and one minute for longer periods.
 	Interval time.Duration
-	// Points are sorted by time. Intervals without an active node are missing, and so are intervals in which the queue was
+	// Points are sorted by time. Intervals without an active node are missing, as are intervals in which the queue was
 	// not recorded.
 	Points []HistoryPoint
 }
@@ -40,10 +40,10 @@ type HistoryPoint struct {
 }
 
 // History returns the recorded values of a queue for the last period, which is at most [MaxHistory]. If queue is
-// empty, it returns the totals of all queues. The active keeps the history of the pair and of the 100 busiest queues
-// in memory. The standby has a copy; after a failover, the last seconds may be missing. Errors include
-// [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the active runs
-// release 0.1.0.
+// empty, it returns the totals of all queues. At most 100 queues are recorded, usually the busiest ones. The history
+// is kept in memory: it is lost if both nodes restart, and after a failover, the last seconds may be missing. Errors
+// include [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the
+// active runs release 0.1.0.
 func (c *Client) History(ctx context.Context, queue string, period time.Duration) (History, error) {
 	if period <= 0 || period > MaxHistory {
 		return History{}, fmt.Errorf("%w: the period must be more than 0 and at most %s, not %s", client.ErrInvalid,

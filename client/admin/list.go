@@ -104,10 +104,9 @@ type QueueList struct {
 	Uncertain bool
 }
 
-// ListQueues returns one page of the queues of the home pair with their activity, in the order of o.Order. It is
-// intended for tables: the node scans all of its queues, at most once a second for all clients. If the rank of a
-// queue changes between two calls, the queue may appear on both pages or on neither. Errors include
-// [client.ErrInvalid].
+// ListQueues returns one page of the queues of the home pair with their activity, in the order of o.Order. The node
+// scans all of its queues. If the rank of a queue changes between two calls, the queue may appear on both pages or on
+// neither. Errors include [client.ErrInvalid].
 func (c *Client) ListQueues(ctx context.Context, o ListOptions) (QueueList, error) {
 	req := &pb.ListQueuesRequest{
 		Prefix: o.Prefix, Contains: o.Contains, Order: pb.QueueOrder(o.Order) + pb.QueueOrder_QUEUE_ORDER_NAME,

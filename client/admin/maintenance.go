@@ -149,8 +149,8 @@ func (c *Client) MaintenanceSettings(ctx context.Context) (*pb.MaintenanceSettin
 	return resp.GetSettings(), err
 }
 
-// UpdateMaintenanceSettings changes the settings that are present in the request. The pair stores and replicates the
-// settings like messages. Errors include [client.ErrInvalid].
+// UpdateMaintenanceSettings changes the settings of the pair that are present in the request. Errors include
+// [client.ErrInvalid].
 func (c *Client) UpdateMaintenanceSettings(
 	ctx context.Context, req *pb.UpdateSettingsRequest,
 ) (*pb.MaintenanceSettings, error) {
@@ -159,8 +159,8 @@ func (c *Client) UpdateMaintenanceSettings(
 }
 
 // StartPlan starts a rolling operation, which runs on the standby first and, after a switchover, on the other node.
-// The pair completes it independently of the client; see [Client.WatchPlan]. If the connection broke during the call,
-// [ErrBusy] may mean that the plan was started. Errors include ErrBusy while another plan runs, [client.ErrRefused],
+// It returns when the plan has started; see [Client.WatchPlan]. If the connection broke during the call, [ErrBusy]
+// may mean that the plan was started. Errors include ErrBusy while another plan runs, [client.ErrRefused],
 // [client.ErrInvalid].
 func (c *Client) StartPlan(ctx context.Context, req *pb.StartPlanRequest) (*pb.Plan, error) {
 	resp, err := onActive(ctx, c, "start the plan", req, pb.MaintenanceServiceClient.StartPlan)

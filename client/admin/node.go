@@ -26,9 +26,9 @@ type Node struct {
 }
 
 // Node returns the node with the given address, host:port, which need not be in Options.Addresses and can belong to
-// another pair. A node that the client does not know receives only the requests of the returned Node, and its address
-// is not added to [Client.Addresses]. The connection exists until the client is closed. Errors include
-// [client.ErrInvalid], [client.ErrLimit] for more than 1024 such nodes, [client.ErrClosed].
+// another pair. An address that the client does not use is not added to [Client.Addresses]. The connection exists
+// until the client is closed. Errors include [client.ErrInvalid], [client.ErrLimit] for more than 1024 such nodes,
+// [client.ErrClosed].
 func (c *Client) Node(address string) (*Node, error) {
 	n, err := c.conns.Node(address)
 	if err != nil {
@@ -93,8 +93,8 @@ func (n *Node) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return resp, err
 }
 
-// WatchStatus returns an iterator over the current status and later ones: the node sends its status after each change
-// of its role or of the pair, and once per second. The iteration ends after the first error.
+// WatchStatus returns an iterator over the current status and later ones: the node sends its status after changes of
+// its role or of the pair, and periodically. The iteration ends after the first error.
 func (n *Node) WatchStatus(ctx context.Context) iter.Seq2[*pb.GetStatusResponse, error] {
 	return func(yield func(*pb.GetStatusResponse, error) bool) {
 		ctx, cancel := context.WithCancel(ctx)

@@ -12,14 +12,14 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are created
-// later. If several policies match, the one with the highest priority applies. Among policies with the same priority,
-// the one with the first pattern in byte order applies. The policy for defaults and the policy for limits are selected
-// separately.
+// Policy contains defaults and upper limits for the queues that match a name pattern, including queues that are
+// created later. If several policies with defaults match, the one with the highest priority applies. Among policies
+// with the same priority, the one with the first pattern in byte order applies. The same rule selects the policy for
+// limits.
 type Policy struct {
 	// Pattern identifies the policy: `*` matches any sequence of characters, `?` one character.
 	Pattern string
-	// Priority is 0 to 1,000,000. Among the policies that match a queue, the one with the highest priority applies.
+	// Priority is 0 to 1,000,000.
 	Priority uint32
 	// Defaults contains values of options that are not set on a queue itself. Zero values set nothing. Priorities is
 	// not allowed. DeadLetter does not apply to the dead-letter queue itself, nor to queues that its dead letters lead

@@ -37,9 +37,9 @@ func (c *Client) RollbackPrepared(ctx context.Context, xid string) (Decided, err
 		pb.QueueServiceClient.RollbackPrepared)
 }
 
-// HeuristicCommitPrepared commits a prepared transaction in place of the transaction coordinator. A later call of the
-// transaction coordinator returns [Decided] with Heuristic, or [ErrHeuristic] if its decision is the opposite one. The
-// call is idempotent. Errors are those of [Client.CommitPrepared].
+// HeuristicCommitPrepared commits a prepared transaction in place of the transaction coordinator. A later
+// CommitPrepared returns [Decided] with Heuristic, and a later RollbackPrepared returns [ErrHeuristic]. The call is
+// idempotent. Errors are those of [Client.CommitPrepared].
 func (c *Client) HeuristicCommitPrepared(ctx context.Context, xid string) (Decided, error) {
 	return decide(ctx, c, "commit the prepared transaction "+xid, &pb.CommitPreparedRequest{Xid: xid, Heuristic: true},
 		pb.QueueServiceClient.CommitPrepared)

@@ -92,15 +92,14 @@ type Queue struct {
 	// Delayed is the number of delayed messages, which no subscription can receive yet.
 	Delayed uint64
 	// Dropped counts, once per subscription, the messages that were dropped at the delivery limit or rejected without a
-	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue. Both are
-	// counted since the creation of the queue.
+	// DeadLetter queue. Expired is the number of expired messages that were not moved to a DeadLetter queue.
 	Dropped, Expired uint64
-	// MessageIDs is the number of message IDs retained for the DedupWindow; some may be older than the window, by up to
-	// a quarter of it. Duplicates is the number of messages discarded as duplicates.
+	// MessageIDs is the number of message IDs retained for deduplication; some may be older than the DedupWindow.
+	// Duplicates is the number of messages discarded as duplicates.
 	MessageIDs, Duplicates uint64
 	// Forwards are the forwarding rules.
 	Forwards []Forward
-	// Digest is a digest of all operations ever applied to the queue. It is equal on both nodes at the same LSN.
+	// Digest is a digest of the operations applied to the queue. It is equal on both nodes at the same LSN.
 	Digest uint64
 	// Activity contains the rates and the lag of the queue. It is set only in the result of [Client.ListQueues].
 	Activity *QueueActivity
@@ -131,7 +130,7 @@ type Subscription struct {
 	Filter string
 	// Redelivery contains the settings that override the configuration of the queue.
 	Redelivery RedeliveryPolicy
-	// Active is the consumer that receives the messages of an Exclusive queue, if any.
+	// Active is the consumer that receives the messages; nil if the queue is not Exclusive or has no consumer.
 	Active *ActiveConsumer
 	// Pause describes the pause of the subscription; nil if the subscription is not paused separately. The queue may
 	// still be paused.
@@ -178,16 +177,15 @@ type CreateQueueOptions struct {
 	// group, or else of the queue with this name. It has the characters of a queue name. Default: the text between the
 	// first { and the next } in the name, if any. Pairs without a fleet ignore it.
 	PlacementGroup string
-	// Partitions, if not 0, creates a partitioned queue, with 2 to 64 partitions that a fleet places at different pairs.
-	// The limits of Config apply to each partition. If Config.DeadLetter has the same number of partitions, each
-	// partition has the dead-letter queue with the same index, at the same pair. If PlacementGroup names a queue with the
-	// same number of partitions, each partition is created at the pair of the partition with the same index. If a call
-	// fails, another call creates the missing partitions.
+	// Partitions, if not 0, creates a partitioned queue, with 2 to 64 partitions that a fleet places at different
+	// pairs. The limits of Config apply to each partition. If Config.DeadLetter has the same number of partitions, each
+	// partition has the dead-letter queue with the same index. If PlacementGroup names a queue with the same number of
+	// partitions, each partition is created at the pair of the partition with the same index. If a call fails, another
+	// call creates the missing partitions.
 	Partitions int
 }
 
-// CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. After
-// [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors include
+// CreateQueue creates a queue. created is false if the queue already existed and IfNotExists was set. Errors include
 // [client.ErrAlreadyExists], [client.ErrInvalid], [client.ErrLimit], [client.ErrQueueNotFound] if the dead-letter
 // queue does not exist.
 func (c *Client) CreateQueue(

@@ -16,10 +16,10 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// Request makes an administrative call idempotent, so that it can be retried after [client.ErrOutcomeUnknown]. With the
-// same Request, the call is executed at most once, and a retry returns the original result. Without a Request, a second
-// call is a new request: it may purge messages that were published in the meantime, or delete a queue that was created
-// again.
+// Request makes an administrative call idempotent, so that it can be retried after [client.ErrOutcomeUnknown]. With
+// the same Request, the call is executed at most once, and a retry returns the original result. Without a Request, a
+// second call is a new request: it may purge messages that were published in the meantime, or delete a queue that was
+// created again.
 //
 //	var r admin.Request
 //	_, err := adm.As(&r).PurgeQueue(ctx, "orders", "")
@@ -28,8 +28,8 @@ import (
 //	}
 //
 // The zero Request is ready for use. A Request belongs to one call of one client, and to its retries with the same
-// arguments. A refused call may be retried as a new attempt. A Request is not safe for concurrent use. Nodes of
-// release 0.1.0 do not support a Request: they execute a retry again.
+// arguments. A Request is not safe for concurrent use. Nodes of release 0.1.0 do not support a Request: they execute
+// a retry again.
 type Request struct {
 	conns    link.Conns
 	identity link.Identity

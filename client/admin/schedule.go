@@ -55,7 +55,8 @@ func (c *Client) RunSchedule(ctx context.Context, name string) (*pb.RunScheduleR
 
 // Schedule returns a schedule with its last occurrences. In a fleet, it is the schedule of the home pair of the
 // client, or else of the only other pair that has a schedule with this name. To find it there, the client needs the
-// operate right on the home pair. Errors include [ErrNoSchedule]; [ErrSeveralSchedules]; an error of another pair.
+// operate permission on the home pair. Errors include [ErrNoSchedule]; [ErrSeveralSchedules]; an error of another
+// pair.
 func (c *Client) Schedule(ctx context.Context, name string) (*pb.Schedule, error) {
 	return bySchedule(ctx, c, name, func(at link.Target) (*pb.Schedule, error) { return c.schedule(ctx, name, at) })
 }

@@ -46,18 +46,16 @@ type SeekResult struct {
 
 // Seek moves a subscription to a position. An empty subscription means client.DefaultSubscription. Messages below the
 // position are acknowledged. Stored messages from the position on are delivered, even if they were delivered before.
-// Messages are stored until all subscriptions have acknowledged them, and longer if the queue has a retention.
 //
 // Attached consumers of package client continue at the new position. Their earlier deliveries can no longer be
-// answered. An acknowledgement that is in flight during the Seek may apply to the redelivery; to avoid this, close the
-// consumers first.
+// answered. An acknowledgement that is in flight during the Seek may apply to a redelivered message; to avoid this,
+// close the consumers first.
 //
 // A subscription of a partitioned queue can be moved to [Earliest], [Latest] or a time ([Since]). A sequence requires
 // the name of a partition.
 //
-// After [client.ErrOutcomeUnknown] the call can be retried, with the same [Request] if one was given. Errors include
-// [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position beyond the end or
-// in the future, [client.ErrRefused] while one of the nodes runs release 0.1.0.
+// Errors include [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid] for a position
+// beyond the end or in the future, [client.ErrRefused] while one of the nodes runs release 0.1.0.
 func (c *Client) Seek(
 	ctx context.Context, queue, subscription string, to Position,
 ) (SeekResult, error) {

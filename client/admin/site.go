@@ -19,7 +19,7 @@ const maxDigestBytes = 64 << 20
 func (n *Node) sites() pb.SiteServiceClient { return pb.NewSiteServiceClient(n.node.Conn()) }
 
 // Site returns the state of the node's pair in a group of sites, and the last known state of the other site. Only the
-// active node reports the other site and the replication.
+// active node reports the other site.
 func (n *Node) Site(ctx context.Context) (*pb.GetSiteResponse, error) {
 	for {
 		cc := n.node.Conn()

@@ -139,8 +139,8 @@ func subscriptionFromProto(s *pb.Subscription) Subscription {
 
 // SubscriptionChange contains the changes of [Client.AlterSubscription]. Unset fields remain unchanged.
 type SubscriptionChange struct {
-	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that the active
-	// has already read for a consumer, and that did not match the old filter, are acknowledged and not delivered later.
+	// Filter, if not nil, replaces the filter; if empty, the subscription receives all messages. Messages that did not
+	// match the old filter may already be acknowledged; they are not delivered.
 	Filter *string
 	// Redelivery contains the settings to override.
 	Redelivery RedeliveryPolicy
