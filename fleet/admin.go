@@ -130,8 +130,7 @@ func (d *Directory) changeRule(ctx context.Context, pattern string, op clientv3.
 	return nil
 }
 
-// PutLoad publishes the load of this pair for Options.LoadTTL. The active calls it about three times in this period.
-// New queues are placed only on pairs with a load. It has no effect if the pair is not registered.
+// PutLoad publishes the load of this pair for Options.LoadTTL. It has no effect if the pair is not registered.
 func (d *Directory) PutLoad(ctx context.Context, l Load) error {
 	if !(l.PublishRate >= 0) || math.IsInf(l.PublishRate, 1) {
 		return fmt.Errorf("%w: publish rate %v", ErrInvalid, l.PublishRate)

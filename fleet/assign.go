@@ -13,14 +13,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// Assign returns the owner of a queue name. If the name is not assigned, it chooses a pair and assigns the name to it.
-// group is the placement group; if it is empty, the group is the tag of the name, if any.
+// Assign returns the owner of a queue name. If the name is not assigned, it chooses a pair and assigns the name to
+// it. group is the placement group; if it is empty, the group is the tag of the name, if any.
 //
 // If this pair is the owner, the active may create the queue, with the returned epoch, in the term in which it has
 // called Assign. The epoch is new in each call. A node must not start another creation of the name, with a call of
 // Assign, before the queue is committed or can no longer be committed. A queue that exists at this pair must not be
-// assigned again. If another pair is the owner, that pair creates the queue. Owner.Addresses can be empty, for example
-// if that pair is not registered.
+// assigned again. If another pair is the owner, that pair creates the queue. Owner.Addresses can be empty.
 //
 // The error wraps a *ValueError, the context's error, or one of ErrNotActive, ErrNotMember, ErrForgotten, ErrLost,
 // ErrRestored, ErrRebuilding, ErrNoPair, ErrInvalid, ErrPartitions, ErrContention and ErrUnavailable. If it wraps
@@ -120,8 +119,8 @@ func (d *Directory) ownerOf(ctx context.Context, e entryValue) (Owner, error) {
 }
 
 // claim writes a new epoch and the term of this active to an entry of this pair. Each claim has a new epoch, so that
-// a delayed deletion of the entry fails. pair is the registration of this pair. Its state must not be StateLeaving or
-// StateForgotten.
+// a delayed deletion of the entry fails. pair is the registration of this pair. If the pair is leaving or being
+// removed, the error wraps ErrNoPair.
 func (d *Directory) claim(
 	ctx context.Context, h head, k known, pair []*mvccpb.KeyValue, key string, e stored,
 ) (Owner, bool, error) {
@@ -231,8 +230,8 @@ func (d *Directory) pairOfGroup(group placedGroup, pairs []candidate) (string, e
 	return "", nil
 }
 
-// readPairs returns the registered pairs, their values by name, and the rules. Malformed pairs and rules are an error:
-// without a rule, a queue would be placed at the wrong pair permanently.
+// readPairs returns the registered pairs, their values by name, and the rules. A malformed pair or rule is an error,
+// so that no queue is placed at the wrong pair.
 func (d *Directory) readPairs(ctx context.Context) (pairs []candidate, raws map[string]string, rules []Rule, _ error) {
 	all := func(kind string) clientv3.Op { return clientv3.OpGet(d.prefix+kind, clientv3.WithPrefix()) }
 	resp, err := d.txn(ctx, nil, all(dirPairs), all(dirLoad), all(dirRules))

@@ -31,8 +31,7 @@ type Placement struct {
 type PairStatus struct {
 	Member
 	Load Load
-	// Live reports whether the directory contains the load of the pair. If not, the pair is down or cannot access etcd,
-	// for example.
+	// Live reports whether the directory contains the load of the pair.
 	Live bool
 	// Queues is the number of queues that the directory assigns to the pair.
 	Queues int
@@ -56,7 +55,8 @@ type Status struct {
 type contents struct {
 	prefix string
 	head   head
-	// restored is set if the directory was older than a known epoch when it was loaded, and has not been rebuilt since.
+	// restored is set if the directory was older than a known epoch when it was loaded. A change of the key fleet
+	// resets it.
 	restored bool
 	pairs    map[string]Member
 	loads    map[string]Load
@@ -71,8 +71,8 @@ type contents struct {
 	// forgotten are the pairs that Forget has removed, by ID.
 	forgotten map[string]forgottenValue
 	invalid   map[string]error // malformed values, by key
-	// changes counts the queues that were added or removed. sorted contains the names of all queues in order. Such a
-	// change sets it to nil; sortedNames stores it under the read lock.
+	// changes counts the additions and removals of queues. sorted contains the sorted names of all queues, or nil after
+	// such a change. sortedNames stores it under the read lock.
 	changes uint64
 	sorted  atomic.Pointer[[]string]
 }
@@ -225,7 +225,6 @@ func (c *contents) split(key string) (kind, name string) {
 // Owner returns the owner of a queue from the copy, and whether the queue is assigned. For an entry in the copy, the
 // error is nil even if etcd does not respond. If no entry is found, but the queue may be assigned nevertheless, the
 // error wraps ErrUnavailable, ErrNotMember, ErrForgotten, ErrLost, ErrRestored or ErrRebuilding, or is a *ValueError.
-// Owner does not allocate memory if it finds an entry.
 func (d *Directory) Owner(queue string) (Owner, bool, error) {
 	d.mu.RLock()
 	defer d.mu.RUnlock()
@@ -246,7 +245,7 @@ func (d *Directory) Owner(queue string) (Owner, bool, error) {
 	return Owner{}, false, d.problemLocked()
 }
 
-// problemLocked returns the reason why the copy must not be used for assignments.
+// problemLocked returns the reason why the copy must not be used for assignments, or nil. mu is held.
 func (d *Directory) problemLocked() error {
 	for _, key := range []string{keyFleet, keyCounter} {
 		if err, ok := d.copy.invalid[d.prefix+key]; ok {
@@ -299,8 +298,7 @@ func (d *Directory) Pairs() []PairStatus {
 }
 
 // Queues returns at most n queues with a name greater than after, sorted by name, from the copy. The first call after
-// a queue was added or removed sorts all names, which takes about 100 ms for 100,000 queues. Sorting does not block
-// other methods.
+// a queue was added or removed sorts all names, without blocking other methods.
 func (d *Directory) Queues(after string, n int) []Placement {
 	names := d.sortedNames()
 	first, found := slices.BinarySearch(names, after)
@@ -383,7 +381,7 @@ func (d *Directory) Changed() <-chan struct{} {
 	return d.changed
 }
 
-// Await blocks until fulfilled returns true for the status of the copy, or ctx ends.
+// Await blocks until fulfilled returns true for the status of the copy, or returns the error of ctx when ctx ends.
 func (d *Directory) Await(ctx context.Context, fulfilled func(Status) bool) error {
 	for {
 		changed := d.Changed()
@@ -398,7 +396,7 @@ func (d *Directory) Await(ctx context.Context, fulfilled func(Status) bool) erro
 	}
 }
 
-// update changes the copy under the lock, and notifies.
+// update calls f under the lock, and closes the channel returned by Changed.
 func (d *Directory) update(f func()) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -36,7 +36,8 @@ var (
 	ErrRestored = errors.New("directory restored from an older copy")
 	// ErrRebuilding is returned during a rebuild of the directory, until all pairs have contributed to it.
 	ErrRebuilding = errors.New("directory is being rebuilt")
-	// ErrNotMember is returned if this pair has not joined the fleet, or the named pair is not registered.
+	// ErrNotMember is returned if this pair is not a member of the fleet, or if the named pair is not registered or has
+	// not finished joining or leaving.
 	ErrNotMember = errors.New("pair is not a member of the fleet")
 	// ErrNotActive is returned if this node is not the active of its pair.
 	ErrNotActive = errors.New("node is not active")

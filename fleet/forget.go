@@ -15,8 +15,7 @@ import (
 )
 
 var (
-	// ErrLive is returned if Forget would remove a pair that publishes its load, or if the target of Reclaim was not
-	// removed.
+	// ErrLive is returned by Forget if the pair publishes its load, and by Reclaim if the target was not removed.
 	ErrLive = errors.New("pair is live")
 	// ErrForgotten is returned if this pair, or the named one, was removed by Forget.
 	ErrForgotten = errors.New("pair was removed from the fleet as lost")
@@ -53,15 +52,15 @@ func decodeForgotten(raw []byte) (v forgottenValue, err error) {
 // pair have not ended (Forgotten.Waiting), the pair and the entries of these queues remain, and Forget must be called
 // again later. It can also be called again after an error.
 //
-// It also works during a rebuild. The rebuild then waits for the pair only if the argument pairs of Rebuild contains
-// its name. The ID of the pair remains in the directory, so that the pair cannot change the directory again: it can
-// neither create queues nor join. If the pair is started again, it serves the queues in its log until it has loaded
-// the directory.
+// During a rebuild, Rebuild then waits for the pair only if its argument pairs contains the name. The ID of the pair
+// remains in the directory, so that the pair cannot change the directory again: it can neither create queues nor
+// join. If the pair is started again, it serves the queues in its log until it has loaded the directory.
 //
 // For each move to the pair, the source assigns the fenced queues to itself again (Reclaim).
 //
 // The error wraps ErrLive if the pair publishes its load, and ErrInvalid if it is the pair of this node. It wraps
-// ErrNotMember if the pair is not registered and has neither entries nor moves. The other errors are those of SetState.
+// ErrNotMember if the pair is not registered and has neither entries nor moves. The other errors are those of
+// SetState.
 func (d *Directory) Forget(ctx context.Context, pair string) (Forgotten, error) {
 	if err := CheckPair(pair); err != nil {
 		return Forgotten{}, err

@@ -53,7 +53,7 @@ func (d *Directory) Join(ctx context.Context, m Member, queues Queues) (fleetID 
 }
 
 // NewEpoch returns a new ownership epoch above least, for the join of this pair. fleetID is the result of Join. The
-// errors are the same as those of Assign.
+// errors are among those of Assign.
 func (d *Directory) NewEpoch(ctx context.Context, fleetID string, least uint64) (epoch uint64, _ error) {
 	ok := d.joined(ctx, fleetID)
 	err := d.retry(ctx, func() (bool, error) {

@@ -27,18 +27,17 @@ import (
 // A pair cannot leave during a move from or to it: the error wraps ErrMoving.
 //
 // After a crash of the node between Leave and the commit, the log still contains the membership, but the directory
-// lacks the pair. In this state, the pair cannot create queues: Assign chooses other pairs only. Reconcile and
-// PutLoad do not register the pair, and UpdateMember returns an error that wraps ErrNotMember. The operator either
-// requests Leave again, which then changes nothing, or Rebuild to remain in the fleet.
+// lacks the pair. In this state, the pair cannot create queues. The operator either requests Leave again, or Rebuild
+// to remain in the fleet.
 //
 // If the fleet of this pair has no directory, or Forget has removed this pair, Leave deletes nothing. If the pair has
 // queues and its fleet has no directory, the error wraps ErrLost. Either the directory was lost, in which case the
-// fleet may have other pairs, or Leave has deleted it before a crash. If the pair has queues and was removed, the error
-// wraps ErrForgotten. After ErrLost, the caller may commit the end of the membership if an operator confirms that no
-// other pair exists.
+// fleet may have other pairs, or Leave has deleted it before a crash. If the pair has queues and was removed, the
+// error wraps ErrForgotten. After ErrLost, the caller may commit the end of the membership if an operator confirms
+// that no other pair exists.
 //
 // If this pair is not a member, Leave deletes the registration that an interrupted Join, or the restoration of an
-// older directory, has left. The queues of the pair have no effect in this case, because the fleet does not own them.
+// older directory, has left.
 func (d *Directory) Leave(ctx context.Context, queues Queues) error {
 	if err := acquire(ctx, d.reconciling); err != nil {
 		return err

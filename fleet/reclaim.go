@@ -14,11 +14,12 @@ import (
 
 // Reclaim assigns the queues of a move to the source again, and returns their new ownership epoch. This pair must be
 // the source. The target m.To must be a pair that Forget has removed; it may have taken the queues. m.Queues are the
-// fenced queues. After Reclaim, this pair removes its fence. Reclaim can be called again.
+// fenced queues. The caller then removes the fence. Reclaim can be called again.
 //
 // If a third pair, or a new pair with the name of the target, owns one of the names, the target had taken the queues.
-// Reclaim then returns an error that wraps a *ConflictError, and changes nothing. The error wraps ErrMoving if another
-// move contains one of the queues, and ErrLive if the target is not removed. The other errors are those of Assign.
+// Reclaim then returns an error that wraps a *ConflictError, and changes nothing. The error wraps ErrMoving if
+// another move contains one of the queues, and ErrLive if the target is not removed. The other errors are those of
+// Assign.
 func (d *Directory) Reclaim(ctx context.Context, m Move) (epoch uint64, _ error) {
 	if err := checkMoveQueues(m.Queues); err != nil {
 		return 0, err

@@ -40,13 +40,13 @@ type Report struct {
 // epoch, and deletes entries and placement groups without queues. It reports queues that are assigned to other pairs,
 // and does not change their entries.
 //
-// inProgress reports whether the creation of a queue is in progress: from before its call of Assign until the queue is
-// committed or the creation has failed. The entry of such a queue remains.
+// inProgress reports whether the creation of a queue is in progress: from before its call of Assign until the queue
+// is committed or the creation has failed. The entry of such a queue remains.
 //
 // Another pair can assign a name to this pair. While this pair has not claimed the entry, the first call of Reconcile
 // retains it, so that the client has time to create the queue. The second call deletes it.
 //
-// The errors are the same as those of Assign.
+// The errors are among those of Assign.
 func (d *Directory) Reconcile(ctx context.Context, queues Queues, inProgress func(queue string) bool) (Report, error) {
 	if err := acquire(ctx, d.reconciling); err != nil {
 		return Report{}, err

@@ -58,8 +58,8 @@ func (o *Output) pieces(whole mem.Buffer) mem.BufferSlice {
 	return out
 }
 
-// Marshal encodes v, a protobuf message or an Appender, into a buffer that is reused after gRPC has sent it. gRPC's own
-// codec is slower: it zeroes each buffer first, and uses buffers of 1 MiB for messages above 32 KiB.
+// Marshal encodes v, a protobuf message or an Appender, into a buffer that is reused after gRPC has sent it. Small
+// buffers are not reused.
 func (c codec) Marshal(v any) (mem.BufferSlice, error) {
 	if m, ok := v.(Appender); ok {
 		return c.encode(m.EncodedBytes(), func(o *Output) error {
