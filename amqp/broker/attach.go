@@ -41,13 +41,12 @@ func (c *conn) attached(l *session.Link) {
 	}
 }
 
-// maxCreating limits the links in creation. Above this limit, the connection is not read, so that its client does
-// not delay other clients.
+// maxCreating limits the links in creation. Above this limit, the connection is not read.
 const maxCreating = 32
 
-// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If begin
-// fails, the link is refused. If it fails because the node is not active, the connection is closed instead, because
-// clients report a refused link to the application. mu is held.
+// leaveWith runs begin in a separate goroutine without mu, and then, with mu, the function that begin returns. If
+// begin fails, the link is refused. If it fails because the node is not active, the connection is closed instead. mu
+// is held.
 func (c *conn) leaveWith(l *session.Link, begin func(context.Context) (func(), error)) {
 	c.creating++
 	c.run(func() {
@@ -142,9 +141,8 @@ func offered(desired []wire.Symbol, has ...wire.Symbol) (list []wire.Symbol) {
 	return list
 }
 
-// ensureQueue reports whether a queue exists. With automatic creation, it creates a missing queue. Without automatic
-// creation, or without the permission to query the queue, it returns false: the first publish or the subscription
-// then returns the error.
+// ensureQueue creates a missing queue if automatic creation is enabled, and reports whether the queue is known to
+// exist. Without automatic creation, or without the permission to query the queue, it returns false.
 func (c *conn) ensureQueue(ctx context.Context, name string, topic bool) (exists bool, err error) {
 	if !c.server.o.AutoCreate() {
 		return false, nil
@@ -237,8 +235,8 @@ func (c *conn) attachSource(ctx context.Context, l *session.Link, a *wire.Attach
 	}, nil
 }
 
-// cleanName converts text to a valid queue or subscription name. Each invalid character becomes an x, its hexadecimal
-// code point and a dot.
+// cleanName converts text to a valid queue or subscription name. Each character becomes an x, its hexadecimal code
+// point and a dot, except ASCII letters and digits and, after the first character, hyphens, underscores and dots.
 func cleanName(text string) string {
 	var b strings.Builder
 	for i, r := range text {

@@ -144,9 +144,8 @@ func (c *conn) ready(core *session.Conn) bool {
 	return c.ctx.Err() == nil
 }
 
-// contain runs a function and recovers from panics: a bug terminates the connection, not the node. State shared by
-// connections is changed in sections that cannot fail halfway. Code that locks mu must unlock it with defer, so that
-// the other goroutines can end.
+// contain runs a function and recovers from panics: a bug terminates the connection, not the node. Code that locks mu
+// must unlock it with defer, so that the other goroutines can end.
 func (c *conn) contain(f func()) {
 	defer func() {
 		p := recover()

@@ -7,8 +7,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// expiredState is the state of deliveries after their acknowledgement deadline. The state increments the delivery
-// count of each message.
+// expiredState is the state with which expire settles deliveries after their acknowledgement deadline.
 var expiredState = &wire.Modified{DeliveryFailed: true} //nolint:gochecknoglobals // a constant
 
 // expire settles deliveries after their acknowledgement deadline, and removes messages that were not sent. The node

@@ -22,8 +22,7 @@ import (
 // closeLimit limits each wait while this node closes a connection, such as the wait for the client's close.
 const closeLimit = 300 * time.Millisecond
 
-// rolePollInterval is the interval of polls in addition to notifications: a node starts serving shortly after its role
-// has changed.
+// rolePollInterval is the interval at which watchRole polls the role, in addition to notifications.
 const rolePollInterval = 250 * time.Millisecond
 
 // acceptPause is the pause after a temporary error of the listener, such as too many open files.
@@ -198,10 +197,8 @@ func isRedirect(reason *wire.Error) bool {
 	return reason.Condition == session.ConnectionRedirect || reason.Condition == session.ConnectionForced
 }
 
-// understandsRedirect reports whether a client follows the redirection in a close, like Qpid JMS. Other connections end
-// without a close, and without an open if this node does not serve, so that the client tries its next address. Proton
-// restarts with its first address after each open, and takes 10 s to detect the end of a connection that was closed
-// with amqp:connection:forced.
+// understandsRedirect reports whether a client follows the redirection in a close, like Qpid JMS. Other connections
+// end without a close, and without an open if this node does not serve, so that the client tries its next address.
 func understandsRedirect(peer *wire.Open) bool {
 	product, _ := peer.Properties.Get(wire.Symbol("product"))
 	return product == "QpidJMS"
