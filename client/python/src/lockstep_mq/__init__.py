@@ -2,7 +2,7 @@
 """Client of Lockstep, a replicated message store for two machines.
 
     async with Client(["a:7420", "b:7420"]) as client:
-        receipt = await client.publish("orders", b"hello")  # returns when the message is durable
+        receipt = await client.publish("orders", b"hello")  # returns after the commit
 
         async with client.producer() as producer:  # a pipeline, retried in order after a failover
             for order in orders:

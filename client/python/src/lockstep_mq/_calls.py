@@ -43,8 +43,8 @@ class Move(Protocol):
 class Outcome:
     """Records whether a request may have been committed although no node has responded.
 
-    An Outcome covers all calls that send the request. Only a response for exactly the request's producer, epoch and
-    sequence resets `unknown`. A refused retry does not reset `unknown`, unless the refusal is recorded in the log.
+    An Outcome covers all calls that send the request. A refused retry does not reset `unknown`, unless the refusal is
+    recorded in the log.
     """
 
     unknown: bool = False
@@ -114,8 +114,7 @@ class Request:
             except OutcomeUnknown:
                 pass
 
-    Use a Request for one call of one client and for its retries, with the same arguments, one at a time. A refused
-    call may be retried as a new attempt.
+    Use a Request for one call of one client and for its retries, with the same arguments, one at a time.
     """
 
     def __init__(self) -> None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _PROBES = 5
 """Probe intervals without an active node before a lookup, and between two lookups.
 
-It is longer than a failover: a request with an unknown outcome is retried at its pair if that pair is active again.
+With default settings, this time is usually longer than a failover, so that requests with an unknown outcome are
+retried at their pair.
 """
 
 

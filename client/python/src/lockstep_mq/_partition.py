@@ -13,7 +13,7 @@ from lockstep_mq._proto import types_pb2
 MIN_PARTITIONS, MAX_PARTITIONS = 2, 64  # of a queue
 MAX_QUEUES = 10_000  # queues with a recorded number of partitions
 _STICKY = 16
-"""Messages without a group that are sent to one partition before the next one, so that they share requests."""
+"""Messages without a group that are sent to one partition before the next one."""
 
 
 def partition(group: str, count: int) -> int:

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 MakeError = Callable[[bool], errors.LockstepError]
 """Creates the error of a request; the argument states whether the outcome is unknown."""
 
-# The nodes retain this number of duplicates in the results of a producer. With more messages in flight, results of a
-# queue with a deduplication window could be lost in a failover.
-_MAX_UNANSWERED = 1 << 16
+_MAX_UNANSWERED = 1 << 16  # number of duplicates that the nodes retain in the results of a producer
 _EAGER = 4
 """Frames in flight up to which publishes are sent immediately, for latency; above this number they are batched."""
 _SINGLY = 1024  # publishes to a queue that are sent one by one after a node has requested this

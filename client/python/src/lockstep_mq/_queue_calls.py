@@ -398,8 +398,7 @@ class QueueCalls(PartitionCalls):
     ) -> QueueList:
         """List one page of the queues of the home pair with their activity, in the given order.
 
-        The call is intended for tables: the node scans all of its queues for it, at most once a second for all
-        clients.
+        The call is expensive: the node scans all of its queues.
 
         Args:
             prefix: Prefix of the names.
@@ -489,9 +488,8 @@ class QueueCalls(PartitionCalls):
         Args:
             queue: Name of the queue.
             name: Name of the subscription.
-            filter: The new filter; if empty, the subscription receives all messages. Messages that the active has
-                already read for a consumer, and that did not match the old filter, are acknowledged and not delivered
-                later.
+            filter: The new filter; if empty, the subscription receives all messages. Messages that did not match the
+                old filter may already be acknowledged; they are not delivered.
             redelivery: Settings to override.
             inherit: Names of RedeliveryPolicy fields to inherit from the queue again.
             request: Makes the call idempotent after OutcomeUnknown.

@@ -51,7 +51,7 @@ class ScheduleCalls:
             cron: Minute, hour, day of month, month and day of week; or a macro such as @daily.
             every: Interval, at least one second.
             time_zone: IANA time zone of cron; empty for UTC.
-            missed: Rule for occurrences that no node could publish within a minute: "skip", "once" or "all".
+            missed: Rule for occurrences that are more than a minute late: "skip", "once" or "all".
             paused: Store the schedule without running it.
             request: Makes the call idempotent after OutcomeUnknown.
             timeout: Seconds to wait for a node.
@@ -125,7 +125,7 @@ class ScheduleCalls:
         """Return a schedule with its last occurrences.
 
         In a fleet, it is the schedule of the home pair of the client, or else of the only other pair that has a
-        schedule with this name. To find it there, the client needs the operate right on the home pair.
+        schedule with this name. To find it there, the client needs the operate permission on the home pair.
 
         Raises:
             Refused: No pair has the schedule (reason SCHEDULE_NOT_FOUND).

@@ -19,7 +19,7 @@ class DeliveryTrace(Protocol):
     """The trace record of a delivery."""
 
     def current(self) -> AbstractContextManager[object]:
-        """Return a context in which the span of the delivery is the parent."""
+        """Return a context manager in which the span of the delivery is the parent of new spans."""
 
     def answered(self, how: str) -> None:
         """Called at most once, when the application has answered; how is "ack", "nack" or "reject"."""
@@ -28,8 +28,7 @@ class DeliveryTrace(Protocol):
 class Tracer(Protocol):
     """Receives publishes, deliveries and calls to record them as trace spans.
 
-    lockstep_mq.tracing implements this protocol with OpenTelemetry. The methods are called where the application
-    publishes and receives; they must not block.
+    lockstep_mq.tracing implements this protocol with OpenTelemetry. The methods must not block.
     """
 
     def publish(

@@ -57,8 +57,8 @@ def _search(filter: str, position: SearchProgress) -> queue_pb2.Search:  # noqa:
 class Admin(QueueCalls, ScheduleCalls):
     """Administration of a pair, available as Client.admin: queues, subscriptions, schedules, messages and status.
 
-    Calls that change state are retried until a node responds, and take effect once, unless the method states
-    otherwise. Errors are those of lockstep_mq.errors. Timeouts are in seconds.
+    Calls that change state are retried without taking effect twice, unless the method states otherwise. Timeouts are
+    in seconds.
     """
 
     async def replay_dead_letters(
@@ -160,8 +160,7 @@ class Admin(QueueCalls, ScheduleCalls):
     ) -> Moved:
         """Move the messages that match a filter, like move_messages(), in several transactions.
 
-        Messages published after the call are not selected. After an error, some messages may have been moved; another
-        call moves the remaining ones.
+        After an error, some messages may have been moved; another call moves the remaining ones.
 
         Args:
             queue: The queue of the messages.
@@ -169,7 +168,8 @@ class Admin(QueueCalls, ScheduleCalls):
             to: The target queue; if empty, each dead letter is moved to its original queue.
             subscription: As in move_messages().
             start: The first sequence; 0 is the oldest.
-            before: If not 0, only messages before this sequence.
+            before: If not 0, only messages before this sequence. If 0, only messages that were stored when the search
+                started.
             queue_id: As in move_messages().
             progress: Called after each part of the search.
             timeout: Seconds to wait for a node, for each part.
@@ -308,8 +308,7 @@ class Admin(QueueCalls, ScheduleCalls):
         of the client's addresses.
 
         The call is idempotent. With heuristic, the caller decides as an operator, in place of the transaction
-        coordinator. A later call of the transaction coordinator returns True, or raises Heuristic if its decision is
-        the opposite one.
+        coordinator.
 
         Raises:
             NoTransaction: xid belongs neither to a prepared transaction nor to one of the last 10,000 decided ones.
@@ -367,7 +366,7 @@ class Admin(QueueCalls, ScheduleCalls):
             asked.after_lsn = response.transactions[-1].lsn
 
     async def status(self, *, timeout: float = 5.0) -> dict[str, NodeStatus | errors.LockstepError]:
-        """Return the status of each known node of the home pair by address, or the error of the request."""
+        """Return the status of each known node by address, or the error of the request."""
         out: dict[str, NodeStatus | errors.LockstepError] = {}
         for node in list(self._caller.locator.nodes):
             try:

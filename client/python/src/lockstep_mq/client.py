@@ -52,8 +52,8 @@ class Client:
     its forked children cannot use any client: calls raise Forked. Fork first, or start processes with the "spawn" or
     "forkserver" method of multiprocessing.
 
-    The client follows the active node. Calls have a `timeout` in seconds. Without a timeout they wait indefinitely,
-    because a pair without an active node is usually failing over.
+    The client follows the active node. Most calls have a `timeout` in seconds. Without a timeout, they wait
+    indefinitely for an active node.
 
     Args:
         addresses: host:port of both nodes, or of the nodes of two sites, in any order, as a sequence or
@@ -159,7 +159,7 @@ class Client:
         """Wait until a node is active (with two sites, a node of the primary site), and return its address.
 
         Raises:
-            Unavailable: The timeout expired. The reason is REPLICA if a replica responds, but not the primary.
+            Unavailable: The timeout expired.
             Unauthenticated: All reachable nodes reject the credentials of this client.
             Denied: All reachable nodes deny access to this client.
         """
@@ -269,7 +269,7 @@ class Client:
 
         Raises:
             TimeoutError: No reply arrived in time. The request was published, and may still be answered.
-            LockstepError: The request could not be published in time, or was rejected.
+            LockstepError: An earlier step failed, for example because the request was rejected.
         """
         asked = m if isinstance(m, Message) else Message(m.encode() if isinstance(m, str) else m)
         deadline = self._called().deadline(timeout)
@@ -296,10 +296,13 @@ class Client:
                 await self.admin.delete_queue(answers, timeout=_DELETE_WAIT)
 
     async def reply(self, to: Delivery, m: Publishable, *, timeout: float | None = None) -> bool:
-        """Reply to a request and acknowledge it in one transaction, so that the request is answered exactly once.
+        """Reply to a request and acknowledge it in one transaction.
 
-        If the reply queue no longer exists, because the requester has timed out, the call acknowledges the request
-        and returns False.
+        If the reply queue does not exist, for example because the requester has timed out, the call acknowledges the
+        request and returns False.
+
+        Raises:
+            Processed: The condition of Transaction.take() is not met; the reply is not published.
         """
         if not to.reply_to:
             raise errors.InvalidRequest("the request has no reply_to")
@@ -326,9 +329,7 @@ class Client:
         progress: Callable[[SearchProgress], None] | None = None,
         timeout: float | None = None,
     ) -> AsyncIterator[StoredMessage]:
-        """Read messages without consuming them, in sequence order, or in descending order with `newest`.
-
-        The iteration continues after a failover. Messages published after the iteration has started are not included.
+        """Read messages without consuming them. The iteration continues after a failover.
 
         Args:
             queue: Name of the queue.
@@ -336,12 +337,13 @@ class Client:
             start: Lowest sequence; 0 is the oldest message.
             limit: Maximum number of messages; 0 is no limit.
             headers_only: Omit the bodies.
-            before: If not 0, only messages before this sequence.
+            before: If not 0, only messages before this sequence. If 0, only messages that were stored when the
+                iteration started.
             newest: Return messages in descending sequence order, from the last message before `before` down to
                 `start`.
             filter: A CEL expression that messages must match. In addition to the variables of a subscription's filter,
                 it can use body for JSON bodies: body.customer.id == "4711".
-            progress: Called about every second while the node searches for messages that match filter.
+            progress: Called periodically while the node searches for messages that match filter.
             timeout: Seconds to wait for each response of a node.
 
         Raises:

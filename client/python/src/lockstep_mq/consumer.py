@@ -93,11 +93,10 @@ class Delivery(StoredMessage):
                 redelivered.
             Closed: The consumer was closed before the message was acknowledged: the message is redelivered.
             LockstepError: A node had ended the consumer, as for Consumer.receive(): the message is redelivered.
-            InvalidRequest: The message was already nacked or rejected, another delivery of the message was answered, or
-                a seek has moved the subscription since the delivery.
+            InvalidRequest: The message has a different answer, or the delivery is no longer valid, for example after a
+                seek or because it is outdated.
             WrongState: The acknowledgement deadline has passed: the message is redelivered.
-            InvalidRequest: The delivery is outdated; see `outdated`.
-            OutcomeLost: The delivery became outdated after the call of ack() and before the confirmation.
+            OutcomeLost: The delivery became outdated (see `outdated`) before the confirmation.
         """
         if self._answer not in {"", "ack"}:
             raise errors.InvalidRequest(f"sequence {self.sequence} of {self.queue} already has another answer")
@@ -119,21 +118,20 @@ class Delivery(StoredMessage):
         """Whether another site was promoted without a planned switch since the delivery, or the queue has a new owner.
 
         The message may be lost, and its sequence assigned to another message: an answer has no effect, and flush()
-        raises OutcomeLost for an unconfirmed acknowledgement. A message that was not lost is redelivered.
+        raises OutcomeLost for an unconfirmed acknowledgement. A message that was neither lost nor acknowledged is
+        redelivered.
         """
         return self._era != self.consumer._era
 
     async def extend(self, *, timeout: float | None = None) -> None:
         """Restart the acknowledgement deadline of the message, and return when the node has confirmed this.
 
-        The call has no effect if the consumer has no deadline or if the message was answered. After a failover it may
-        have no effect, because the message may already be redelivered to another consumer. Consumer.run() extends
-        messages automatically.
+        The call has no effect if the consumer has no deadline or if the message was answered. After a failover, the
+        message may already be redelivered to another consumer. Consumer.run() extends messages automatically.
 
         Raises:
             WrongState: The deadline had passed: the message is redelivered.
-            InvalidRequest: The delivery is outdated (see `outdated`), another delivery of the message was answered, or
-                a seek has moved the subscription since the delivery.
+            InvalidRequest: The delivery is no longer valid, for example after a seek or because it is outdated.
             OutcomeUnknown: The timeout expired, or the consumer has ended.
         """
         await self.consumer._extend(self, timeout)
@@ -148,18 +146,17 @@ class Delivery(StoredMessage):
     def nack_after(self, delay: timedelta) -> None:
         """Requeue the message with a redelivery delay of 0 to 24 hours.
 
-        Only the active node stores the delay: after a failover the message is redelivered immediately. Other delays
-        are clamped.
+        Other delays are limited to this range. The delay is not replicated: after a failover or a lost connection, the
+        message may be redelivered earlier.
         """
         self.consumer._answer(self, "nack", min(max(delay, timedelta()), _MAX_NACK_DELAY))
 
     def reject(self) -> None:
         """Reject the message: it is moved to the dead-letter queue, or dropped if the queue has none.
 
-        While the dead-letter queue is full, the message remains in its queue and is not delivered to any consumer, and
-        Consumer.flush() raises LimitExceeded. The message is moved when the dead-letter queue has space. If a failover
-        happens in the meantime, the message is redelivered. If the connection breaks before the confirmation, the
-        reject is not retried, and the message is redelivered.
+        While the dead-letter queue is full, the message waits in its queue and is not delivered, and Consumer.flush()
+        raises LimitExceeded. If a failover happens in the meantime, the message is redelivered. If the connection
+        breaks before the confirmation, the reject is not retried: a message that was not moved is redelivered.
         """
         self.consumer._answer(self, "reject", None)
 
@@ -199,12 +196,12 @@ class Reject(Exception):
 class Consumer:
     """A consumer of one subscription, created by Client.consume().
 
-    Iterate over deliveries with `async for delivery in consumer`. When the active node changes, the consumer attaches
-    to the new one. It does not redeliver messages that the application is still processing or has acknowledged, and it
-    retries unconfirmed acknowledgements. Other consumers of the subscription may receive such messages, because
-    delivery to competing consumers is at least once. After an unplanned promotion of another site, the consumer
-    discards its earlier deliveries (see Delivery.outdated). As a context manager, a consumer waits for confirmations,
-    unless the block raises, and is closed.
+    Iterate over deliveries with `async for delivery in consumer`. After a failover, the consumer attaches to the new
+    active node and retries unconfirmed acknowledgements. It does not return messages again that the application is
+    still processing or has acknowledged. Other consumers of the subscription may receive such messages. After an
+    unplanned promotion of another site or a change of the owner of the queue, earlier deliveries are outdated (see
+    Delivery.outdated). As a context manager, a consumer waits for confirmations, unless the block raises, and is
+    closed.
     """
 
     def __init__(
@@ -521,8 +518,8 @@ class Consumer:
     async def close(self) -> None:
         """Detach the consumer. Unacknowledged messages are redelivered.
 
-        If the application has not received a message, its delivery is not counted. close() sends pending answers and
-        waits up to two seconds for the node; only flush() reports whether the answers are confirmed.
+        close() sends pending answers and waits up to two seconds for the node; only flush() reports whether the answers
+        are confirmed.
         """
         self._leaving = True
         if self._streaming:

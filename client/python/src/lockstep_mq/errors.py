@@ -141,7 +141,7 @@ class WrongState(Refused):
 
 
 class Processed(Refused):
-    """A message of the transaction was processed elsewhere. The transaction stored nothing."""
+    """A message of take() was already acknowledged, or is reserved by a prepared transaction."""
 
     what_to_do = "discard the results of processing the message"
 
@@ -217,8 +217,8 @@ class OutcomeUnknown(LockstepError):
 class OutcomeLost(OutcomeUnknown):
     """The outcome can no longer be determined.
 
-    The producer was evicted or fenced, another site was promoted without a planned switch, or another pair became the
-    owner of the queue.
+    For example, the producer was evicted or fenced, another site was promoted without a planned switch, or another
+    pair became the owner of the queue.
     """
 
     what_to_do = "inspect the queue"

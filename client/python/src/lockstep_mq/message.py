@@ -59,11 +59,11 @@ Publishable: TypeAlias = Message | bytes | str
 
 
 class Receipt(NamedTuple):
-    """The result of a publish that is durable on every in-sync node.
+    """The result of a committed publish.
 
     Attributes:
         sequence: Position of the message in the queue; for a batch, of its first message.
-        lsn: Log sequence number of the transaction.
+        lsn: LSN of the transaction, or, for a pair with sites, its logical number, which is equal at all sites.
         duplicate: A retry returned the result of an earlier attempt. Or nothing was stored, because the queue has
             accepted the message ID of each message within its dedup_window. In the latter case, sequence is the
             sequence of the accepted message, or of the first one for a batch.
@@ -118,8 +118,8 @@ class StoredMessage:
     def sequence(self) -> int:
         """Position of the message in the queue, starting at 1.
 
-        Sequences are not reused, except those of messages lost in a forced failover or in an unplanned promotion of
-        another site.
+        Sequences are not reused, unless messages were lost, for example in a forced failover or in an unplanned
+        promotion of another site.
         """
         return self._stored.sequence
 
@@ -140,7 +140,10 @@ class StoredMessage:
 
     @property
     def delivery_count(self) -> int:
-        """Number of earlier deliveries that were not acknowledged."""
+        """Number of earlier deliveries by the subscription, since its last seek, that ended without an acknowledgement.
+
+        Some deliveries that the application has not received are not counted.
+        """
         return self._stored.delivery_count
 
     @property

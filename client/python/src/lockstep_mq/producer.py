@@ -30,13 +30,15 @@ _OVERHEAD = 64  # estimated overhead of a message in bytes
 class Producer:
     """A publish pipeline, created by Client.producer().
 
-    Publishes are committed in the order of the calls, across all queues, and retried in that order after a failover.
-    If their queues belong to several pairs of a fleet, the order applies only within each queue.
+    Publishes to a queue are committed in the order of the calls, also when they are retried after a failover. For a
+    partitioned queue, this applies to each partition. In a fleet, each pair has a separate window. If a queue has
+    another owner and its former owner has no active node, publishes that were sent to the former owner raise
+    OutcomeUnknown.
 
-    Concurrent publishes to one queue may share a request, which is one transaction. Each publish still has its own
-    outcome: if some of them might be rejected (a queue is nearly full, a message is invalid), they are sent one by
-    one. There are two exceptions: publishes of one request may be rejected together if the request is retried after a
-    lost connection, or if a node runs release 0.1.0. A batch is never split.
+    Publishes to the same queue may share one request, which is one transaction. If some of them might be rejected, the
+    node requests that they are sent one by one, so that each publish has a separate outcome. Publishes of one request
+    may still be rejected together if the request is retried after a lost connection, or if a node runs release 0.1.0.
+    A batch is never split.
 
     At most `max_pending_bytes` are pending; send() and publish() wait at the limit. As a context manager, a producer
     waits for all publishes, unless the block raises, and is closed.
@@ -94,7 +96,7 @@ class Producer:
             await self.close()
 
     async def publish(self, queue: str, m: Publishable, *, timeout: float | None = None) -> Receipt:
-        """Store one message, and return when it is durable on every in-sync node.
+        """Store one message, and return after the commit: every in-sync node has stored the message.
 
         After a timeout, the error is Unavailable if the message was not sent. It is OutcomeUnknown if the message was
         sent, and may still be committed. If the caller is canceled, a sent message stays in flight, and its outcome is
@@ -123,9 +125,9 @@ class Producer:
     async def send(self, queue: str, m: Publishable) -> asyncio.Future[Receipt]:
         """Add one message to the pipeline, and return a future for its receipt.
 
-        The call waits only for memory (max_pending_bytes). Messages are stored in the order of the calls. Each message
-        is retried until a node accepts or rejects it, or the producer is closed; canceling the future does not cancel
-        the publish. An error of the publish is raised only by the future: check the futures after flush().
+        The call waits only for memory (max_pending_bytes). After temporary errors, the message is sent again.
+        Canceling the future does not cancel the publish. An error of the publish is raised only by the future: check
+        the futures after flush().
         """
         entry = self._entry(queue, (m,))
         if not self._admit(entry):

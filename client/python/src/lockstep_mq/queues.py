@@ -181,7 +181,7 @@ class History:
 
     Attributes:
         interval: Time between points: 10 seconds for a period of up to one hour, one minute for longer periods.
-        points: Points in order of time. Intervals without an active node are missing, and so are intervals in which the
+        points: Points in order of time. Intervals without an active node are missing, as are intervals in which the
             queue was not recorded.
     """
 
@@ -268,7 +268,7 @@ class Queue:
         forwards: Forwarding rules.
         activity: Rates and lag; only in the result of queue_table().
         pause: Pause of the queue; None if it is not paused.
-        message_ids: Number of message IDs retained for the dedup_window; some may be older, by up to a quarter of it.
+        message_ids: Number of message IDs retained for the dedup_window; some may be older.
         duplicates: Number of messages discarded as duplicates.
         sources: Sources of the values in `config`. None if no policy applies and no option is explicitly 0: all of
             these values are then set on the queue itself.
@@ -375,7 +375,7 @@ class PreparedTransaction:
 
     Attributes:
         xid: Identifier of the transaction.
-        lsn: Log sequence number of the Prepare.
+        lsn: LSN of the Prepare, or, for a pair with sites, its logical number.
         prepared_at: Time of the Prepare, by the clock of the active node.
         queues: Operations by queue, sorted by name.
         bytes: Size of the transaction in the store.

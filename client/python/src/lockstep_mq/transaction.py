@@ -34,7 +34,7 @@ class OperationResult:
     """The result of one operation of a transaction.
 
     Attributes:
-        first_sequence: Sequence of the first published message.
+        first_sequence: Sequence of the first published message; for a partitioned queue, in one of the partitions.
         changed: Number of messages changed by an acknowledgement or release.
         discarded: Number of published messages that were not stored, as in a Receipt.
     """
@@ -49,7 +49,7 @@ class TransactionResult:
     """The result of a transaction.
 
     Attributes:
-        lsn: Log sequence number of the transaction.
+        lsn: LSN of the transaction, or, for a pair with sites, its logical number, which is equal at all sites.
         results: One element per operation, in the order of the calls.
         duplicate: Whether the result is that of an earlier attempt.
     """
@@ -89,8 +89,7 @@ class Sent:
 class Transaction:
     """Collects operations and commits them atomically. Created by Client.transaction().
 
-    As a context manager, a transaction commits at the end of the block, with retries until a node responds. If the
-    block raises, the taken messages are requeued, and nothing is stored.
+    As a context manager, a transaction calls commit() at the end of the block, or rollback() if the block raises.
     """
 
     def __init__(self, caller: Caller, max_message_bytes: int, timeout: float | None) -> None:
@@ -120,8 +119,7 @@ class Transaction:
         """Publish messages to one queue when the transaction commits.
 
         The call counts as one operation, and for a partitioned queue, as one operation per partition of the messages.
-        The results then contain one element, with the first sequence in the first of these partitions. All partitions
-        must be at one pair.
+        The results contain one element in both cases. All partitions of the messages must be at one pair.
         """
         self._may_add()
         if not ms:
@@ -131,11 +129,10 @@ class Transaction:
         return self
 
     def take(self, *ds: Delivery) -> Self:
-        """Acknowledge deliveries of one subscription, on the condition that none was processed elsewhere.
+        """Acknowledge deliveries of one subscription, on the condition that no message is already acknowledged.
 
-        If one of the messages was processed elsewhere, commit() raises Processed. The results of a message are
-        therefore published exactly once, even if the message is delivered several times. The call counts as one
-        operation.
+        Messages reserved by a prepared transaction do not meet the condition either. If the condition is not met,
+        commit() raises Processed. The call counts as one operation.
         """
         self._ack(ds, required=True)
         self._taken.extend(ds)
@@ -182,11 +179,10 @@ class Transaction:
         self._acked.extend(ds)
 
     async def commit(self, *, timeout: float | None = None) -> TransactionResult:
-        """Commit the transaction, and return when it is durable on every in-sync node.
+        """Commit the transaction, and return after every in-sync node has stored it.
 
         Raises:
-            Processed: A taken message was processed elsewhere. Nothing was stored, and the taken messages are
-                requeued.
+            Processed: The condition of take() is not met. Nothing was stored, and the taken messages are requeued.
             InvalidRequest: A delivery of the transaction is outdated (see Delivery.outdated). Nothing was stored. After
                 an attempt without a response, the error is OutcomeLost.
             NotDone: Nothing was stored. Another call is a new attempt.
@@ -214,11 +210,12 @@ class Transaction:
         return self.result
 
     async def prepare(self, xid: str, *, timeout: float | None = None) -> int:
-        """Execute the first phase of a two-phase commit, and return the log sequence number.
+        """Execute the first phase of a two-phase commit, and return its `lsn`, as in TransactionResult.
 
-        The transaction is durable on every in-sync node, and invisible to consumers until Admin.commit_prepared() or
-        Admin.rollback_prepared(). It must not contain a release(). After OutcomeUnknown, retry the call until it
-        succeeds.
+        The transaction is stored on every in-sync node, and has no visible effect until Admin.commit_prepared() or
+        Admin.rollback_prepared(), but the messages that it acknowledges are not delivered in the meantime. It must not
+        contain a release(), and ack() has the condition of take(). After OutcomeUnknown, the call may be repeated with
+        the same xid.
 
         Args:
             xid: Identifies the transaction: 1 to 128 bytes of printable UTF-8, unique for each transaction.
@@ -310,7 +307,7 @@ class Transaction:
         """Return the partition for messages without a group.
 
         If the transaction acknowledges messages of a queue with the same number of partitions, it is the partition of
-        these messages, which may be at the same pair.
+        the first of these messages, otherwise a random one.
         """
         for d in self._acked:
             index, _, number = d.partition.partition("#")[2].partition("/")
