@@ -52,8 +52,8 @@
 // can also return [ErrDenied], [ErrUnauthenticated], [ErrInternal] and [ErrClosed].
 //
 // If the error of a publish or a transaction does not match [ErrOutcomeUnknown], the request was not committed and
-// never will be. If it matches, the request may have been committed: call [Txn.Commit] or [Delivery.AckSync] again:
-// the retry is idempotent. Another call of Publish may store a duplicate.
+// never will be. If it matches, the request may have been committed. A second call of [Txn.Commit] or
+// [Delivery.AckSync] is an idempotent retry. A second call of Publish may store a duplicate.
 //
 // Unless documented otherwise, the context of a call limits the call as a whole, including all retries.
 //

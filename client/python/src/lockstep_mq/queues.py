@@ -195,7 +195,8 @@ class Policy:
 
     Attributes:
         pattern: Identifies the policy: `*` matches any sequence of characters, `?` one character.
-        priority: 0 to 1,000,000. If several policies match, the one with the highest priority applies.
+        priority: 0 to 1,000,000. If several policies with defaults match, the one with the highest priority applies.
+            The same rule selects the policy for limits.
         defaults: Values of options that are not set on the queue itself. Zero values and other default values set
             nothing. `priorities` is not allowed.
         limits: Upper limits of `max_messages`, `max_bytes`, `max_deliveries` and `ttl`; 0 means no limit.
