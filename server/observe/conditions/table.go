@@ -47,15 +47,15 @@ func ofTheStandby() []Definition {
 		},
 		{
 			Kind: StandbyCatchingUp, Severity: Warning, Scope: OfPair, After: 5 * time.Minute,
-			Cause: "The standby has been connected for five minutes, but is not in sync: it is still receiving a " +
-				"snapshot or the log, or the active node writes faster than the standby.",
+			Cause: "The standby has been connected for five minutes, but is not in sync. Usually, it is still " +
+				"receiving a snapshot or the log, or the active node writes faster than the standby.",
 			Action: "Watch the lag with `lockstep status --watch`. If it does not shrink, check the disk and the " +
 				"network of the standby; `maintenance.snapshot-rate` limits the snapshot transfer.",
 		},
 		{
 			Kind: ActiveUnreachable, Severity: Critical, Scope: OfNode, After: 3 * time.Second,
 			Cause: "This node cannot reach the active node. Its view of the pair may be outdated, and its store " +
-				"falls behind.",
+				"may fall behind.",
 			Action: "Run `lockstep status` with the addresses of both nodes. If the active node serves clients, " +
 				"fix the network between the nodes.",
 		},
@@ -88,8 +88,8 @@ func ofTheRole() []Definition {
 		},
 		{
 			Kind: ForcedUnresolved, Severity: Warning, Scope: OfPair,
-			Cause: "A failover was forced, and the other node has not been in sync since. Messages that only " +
-				"that node acknowledged may be lost.",
+			Cause: "A failover was forced, or the cluster record was rebuilt without a response from the other " +
+				"node, and that node has not been in sync since. Messages that only that node acknowledged may be lost.",
 			Action: "Start the other node. Before it rejoins, it saves the records that the active node does not " +
 				"have to a file in its data directory.",
 		},
@@ -112,10 +112,10 @@ func ofIdentity() []Definition {
 		{
 			Kind: ForeignNode, Severity: Warning, Scope: OfPair,
 			After: 5 * time.Second, // an announcement of a dead, replaced node expires earlier
-			Cause: "A node that does not belong to this pair is trying to connect: a node of another pair, a third " +
-				"node, or one with an unsupported protocol version.",
+			Cause: "A node that tries to connect to this pair is rejected: it belongs to another pair, is a third " +
+				"node, or has an unsupported protocol version.",
 			Action: "Find the node by the name or ID in the details, and stop it or correct its coordinator " +
-				"settings. This pair is not affected.",
+				"settings.",
 		},
 		{
 			Kind: PeerRejected, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
@@ -127,15 +127,15 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: NotEncrypted, Severity: Info, Scope: OfNode,
-			Cause: "This node listens without TLS on an address that other machines can reach (`insecure`): " +
-				"anyone with access to that network can read and change everything.",
+			Cause: "This node listens without TLS on an address that other machines can reach (`insecure`): anyone " +
+				"with access to that network can read and change its traffic.",
 			Action: "None if that network is trusted. Otherwise set up TLS (docs/explanation/security.md; " +
 				"`lockstep cert init` creates initial certificates) and remove `insecure`.",
 		},
 		{
 			Kind: DuplicateProcess, Severity: Critical, Scope: OfNode,
-			Cause: "Two processes use the identity of one node: a copy of its data directory was started, or the " +
-				"same directory was started twice.",
+			Cause: "Two processes use the identity of one node: for example, a copy of its data directory was " +
+				"started.",
 			Action: "Stop the process that was started last, and keep its directory. To add a node, use an empty " +
 				"directory, never a copy.",
 		},
@@ -152,9 +152,10 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: StoreRolledBack, Severity: Critical, Scope: OfNode,
-			Cause: "Transactions that this node had committed are missing from its store: its disk was restored from an " +
-				"older image, or its machine was resumed from an older snapshot. If the other node is in sync, this " +
-				"node leaves the in-sync set. Otherwise, it waits for an operator.",
+			Cause: "The data directory of this node is a copy or an older state, so transactions that the node had " +
+				"committed may be missing. For example, its disk was restored, or its machine was resumed from an " +
+				"older snapshot. If the other node is in sync, this node leaves the in-sync set. Otherwise, it waits " +
+				"for an operator.",
 			Action: "If the other node is in sync, this node fetches the missing records automatically. If not, " +
 				"start the other node, or restore the newest image of either node. Only if neither is possible, " +
 				"continue with loss: stop the node whose log ends first, and run `lockstep failover --force` on " +
@@ -170,9 +171,9 @@ func ofIdentity() []Definition {
 		},
 		{
 			Kind: PossibleDataLoss, Severity: Critical, Scope: OfNode,
-			Cause: "Acknowledged transactions may be missing from this store: the machine lost power and `sync` is " +
-				"not \"always\", files were corrupt and quarantined, or the store is not the one that the cluster " +
-				"record expects.",
+			Cause: "Acknowledged transactions may be missing from this store. For example, the machine stopped " +
+				"uncleanly and `sync` is not \"always\", files were corrupt and were quarantined, or the store is not " +
+				"the one that the cluster record expects.",
 			Action: "If the other node is in sync, this node fetches everything automatically. If not, start the " +
 				"other node, or repair this node's files (`damaged-…` in its data directory, see " +
 				"docs/explanation/maintenance.md). Only if neither is possible, restore a backup, or continue with " +
@@ -185,15 +186,15 @@ func ofTheCoordinator() []Definition {
 	return []Definition{
 		{
 			Kind: CoordinatorLost, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
-			Cause: "This node cannot reach the coordinator: no role can change, and writes stop if the other " +
-				"node is lost or restarted.",
+			Cause: "This node cannot reach the coordinator, so it cannot change roles. Writes stop if one of two " +
+				"in-sync nodes is lost or restarted.",
 			Action: "Check the processes of the coordinator and the network to them. A pair that serves clients " +
 				"continues to serve them: restart neither node until the coordinator is reachable.",
 		},
 		{
 			Kind: CoordinatorErrors, Severity: Critical, Scope: OfNode, After: settle,
-			Cause: "The coordinator responds, but requests to it fail: no role can change. If the standby is lost " +
-				"or restarted, writes stop, because the cluster record cannot be updated.",
+			Cause: "The coordinator responds, but requests to it fail, so this node cannot change roles. Writes " +
+				"stop if one of two in-sync nodes is lost or restarted, because the cluster record cannot be updated.",
 			Action: "The details contain the error of the coordinator. Free space on its disk, or grant this node " +
 				"write access to its key. Do not restart a node until requests succeed; a node that was restarted " +
 				"returns to sync automatically.",
@@ -244,7 +245,7 @@ func ofOperations() []Definition {
 		},
 		{
 			Kind: PlanFailed, Severity: Warning, Scope: OfPair,
-			Cause: "The last rolling operation (resize, compact or restart) failed. Both nodes continue to run.",
+			Cause: "The last rolling operation (resize, compact or restart) failed.",
 			Action: "`lockstep store plan` prints the failed step and the reason. Fix the cause and start the " +
 				"operation again; the condition ends with the next plan.",
 		},
@@ -271,8 +272,8 @@ func ofSites() []Definition {
 		},
 		{
 			Kind: SiteUnreachable, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
-			Cause: "The replica has received nothing from the primary site for 30 seconds, or the primary has received no " +
-				"response from the other site. The transactions of that time exist at one site only.",
+			Cause: "This replica is not connected to the primary site, or this primary receives no valid response " +
+				"from the other site. New transactions may exist at one site only.",
 			Action: "The details contain the error. Check that the other pair has an active node, that the addresses in " +
 				"`site.remote` are reachable, and that both sites use the same site token. If the primary site is lost, " +
 				"run `lockstep site promote`.",
@@ -286,8 +287,8 @@ func ofSites() []Definition {
 		},
 		{
 			Kind: SiteDiverged, Severity: Critical, Scope: OfPair,
-			Cause: "This replica has a record that the log of the primary site does not contain: the primary was restored, " +
-				"or lost transactions in a forced failover. The replica receives nothing.",
+			Cause: "This replica has a record that the log of the primary site does not contain. For example, the " +
+				"primary was restored, or lost transactions in a forced failover. The replica receives nothing.",
 			Action: "Check that the primary has the expected content; if this replica is the better copy, promote it with " +
 				"`lockstep site promote`. Otherwise set up this site again: stop both nodes, run `lockstep site seed` into an " +
 				"empty data directory of one node, and start it.",
@@ -386,15 +387,15 @@ func ofJobs() []Definition {
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
-			Cause: "A backup job has existed for two intervals, but none of its recorded runs succeeded. Without a " +
-				"manual backup, a restore is not possible.",
+			Cause: "A backup job was created or changed more than two intervals ago, but none of its recorded runs " +
+				"succeeded. Without another backup, a restore is not possible.",
 			Action: "Check the failed runs with `lockstep job history`: the directory has no space or is not " +
 				"writable, or the S3 server of the bucket is unreachable or denies access. Then back up now: " +
 				"`lockstep job run` or `lockstep store backup`.",
 		},
 		{
 			Kind: BackupOld, Severity: Warning, Scope: OfPair,
-			Cause: "The last successful backup is older than two intervals of the backup job.",
+			Cause: "The last successful run of a backup job started more than two of its intervals ago.",
 			Action: "Check with `lockstep job history` why the last runs failed or were skipped: the directory " +
 				"has no space or is not writable, or the S3 server of the bucket is unreachable or denies access. " +
 				"Then back up now: `lockstep job run` or `lockstep store backup`.",
@@ -428,7 +429,7 @@ func ofTheDisk() []Definition {
 		},
 		{
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
-			Cause: "Publishes are refused: the free space of the active node's disk is below `disk.low-watermark`. " +
+			Cause: "Publishes are refused, because the disk of the active node is nearly full (`disk-low`). " +
 				"Consumers continue.",
 			Action: "Free or add space on the active node. If the standby has more space, `lockstep switchover` " +
 				"resumes publishes immediately.",
@@ -448,13 +449,13 @@ func ofTheDisk() []Definition {
 		},
 		{
 			Kind: SyncSlow, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
-			Cause:  "Syncs of this node's log are slow. Every acknowledgement waits for them.",
+			Cause: "Writes to this node's log, including syncs, take more than 100 ms on average. Acknowledgements " +
+				"wait for them.",
 			Action: "Check that disk for other load (iostat), a hardware fault, or a disabled write cache.",
 		},
 		{
 			Kind: SyncOff, Severity: Info, Scope: OfNode,
-			Cause: "`sync` is not \"always\": acknowledged messages are in the memory of both machines and are " +
-				"written to disk later.",
+			Cause: "`sync` is not \"always\": nodes acknowledge messages before they are on disk.",
 			Action: "None if intended: the failure of one node loses no messages, but a simultaneous power failure " +
 				"of both nodes can. Otherwise set `sync: always`.",
 		},
