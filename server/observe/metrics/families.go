@@ -83,7 +83,8 @@ func standbyFamilies() []family {
 	return []family{
 		gauge("standby_connected", "1 on the active node while a standby is connected.",
 			func(s *snapshot) float64 { return boolValue(s.node.Primary != nil && s.node.Primary.Standby != nil) }),
-		gauge("standby_lag_records", "Log records not yet durable on the standby; 0 on a node that is not active.",
+		gauge("standby_lag_records", "Log records not yet durable on the standby; 0 without a connected standby, and on a "+
+			"node that is not active.",
 			func(s *snapshot) float64 {
 				if p := s.node.Primary; p != nil && p.Standby != nil && p.End.LSN > p.Standby.Durable.LSN {
 					return float64(p.End.LSN - p.Standby.Durable.LSN)
@@ -132,7 +133,8 @@ func followerFamilies() []family {
 
 func messageFamilies() []family {
 	return []family{
-		counter("messages_published_total", "Published messages applied on this node since its start.",
+		counter("messages_published_total", "Published messages, without discarded duplicates and forwarded copies, applied "+
+			"on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Published) }),
 		counter("published_bytes_total", "Stored bytes of published messages applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.PublishedBytes) }),
@@ -142,8 +144,8 @@ func messageFamilies() []family {
 		counter("messages_released_total", "Messages nacked by consumers or in transactions, or requeued because a "+
 			"consumer disconnected or their acknowledgement deadline had passed, applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Released) }),
-		counter("messages_moved_total", "Messages moved to a dead-letter queue or back, applied on this node since "+
-			"its start.",
+		counter("messages_moved_total", "Messages moved to another queue, for example to a dead-letter queue or back, "+
+			"applied on this node since its start.",
 			func(s *snapshot) float64 { return float64(s.store.Counts.Moved) }),
 		counter("messages_dropped_total", "Rejected or undeliverable messages discarded because their queue has no "+
 			"dead-letter queue, applied on this node since its start.",
@@ -232,7 +234,8 @@ func queueFamilies() []family {
 			func(q *queueSnapshot) (float64, bool) { return float64(q.Bytes), true }),
 		of("queue_oldest_message_age_seconds", Gauge, "Age of the oldest message of the queue; 0 if the queue is empty.",
 			func(q *queueSnapshot) (float64, bool) { return q.age.Seconds(), q.ageKnown }),
-		of("queue_messages_published_total", Counter, "Messages published to the queue since its creation.",
+		of("queue_messages_published_total", Counter, "Messages stored in the queue since its creation, including forwarded "+
+			"and moved messages.",
 			func(q *queueSnapshot) (float64, bool) { return float64(q.NextSequence - 1), true }),
 		subscriptions("subscription_backlog_messages", Gauge, "Messages not yet acknowledged by the subscription.",
 			func(q *queueSnapshot, at int) float64 { return float64(q.Subscriptions[at].Backlog) }),
@@ -240,7 +243,8 @@ func queueFamilies() []family {
 			"been in flight longest; 0 if none is, and on a node that is not active.",
 			func(q *queueSnapshot, at int) float64 { return q.inFlight[at].Seconds() }),
 		subscriptions("subscription_messages_settled_total", Counter,
-			"Messages acknowledged by the subscription or purged.",
+			"Messages that have left the backlog of the subscription, for example by acknowledgement, expiry or purge. A "+
+				"seek to an earlier position decreases the value.",
 			func(q *queueSnapshot, at int) float64 {
 				sub := &q.Subscriptions[at]
 				return float64(q.NextSequence - min(sub.Start, q.NextSequence) - min(sub.Backlog,
@@ -270,7 +274,7 @@ func storeFamilies() []family {
 				put(float64(n), name)
 			}
 		}),
-		counter("checkpoints_total", "Checkpoints of page.db since its creation.",
+		counter("checkpoints_total", "Number of the last checkpoint of page.db, which each checkpoint increases.",
 			func(s *snapshot) float64 { return float64(s.store.Checkpoint) }),
 		gauge("checkpoint_lsn", "LSN of the last checkpoint.",
 			func(s *snapshot) float64 { return float64(s.store.CheckpointLSN) }),
@@ -311,7 +315,7 @@ func diskFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.store.DiskTotal) }),
 		gauge("disk_low_watermark_bytes", "Value of disk.low-watermark.",
 			func(s *snapshot) float64 { return float64(s.node.DiskLowWatermark) }),
-		gauge("disk_low", "1 while free space is below disk.low-watermark; the active node then refuses publishes.",
+		gauge("disk_low", "1 while the disk is nearly full, see disk.low-watermark; the active node then refuses publishes.",
 			func(s *snapshot) float64 { return boolValue(s.extra.DiskLow) }),
 	}
 }
@@ -322,7 +326,7 @@ func corruptionFamilies() []family {
 			func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.DigestsDiffer)) }),
 		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
-		gauge("lost_messages", "Messages that are corrupt on both nodes.",
+		gauge("lost_messages", "Corrupt messages without an intact copy on the other node.",
 			func(s *snapshot) float64 { return float64(s.corruption.LostMessages) }),
 		gauge("index_corrupt", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",
 			func(s *snapshot) float64 { return boolValue(s.corruption.Index != nil) }),
@@ -407,7 +411,7 @@ func processFamilies() []family {
 			func(s *snapshot) float64 { return unix(s.node.StartedAt) }),
 		gaugeOf("build_info", "", "Always 1; the label contains the version.", []string{"version"},
 			func(s *snapshot, put emitFunc) { put(1, s.node.Version) }),
-		gauge("connections", "Open connections to the node's gRPC and AMQP ports: from clients, the CLI and the other node.",
+		gauge("connections", "Open connections to the node's gRPC and AMQP ports: from clients, the CLI and other nodes.",
 			func(s *snapshot) float64 { return float64(s.extra.Connections.Open) }),
 		gauge("unprocessed_bytes", "Bytes received from clients and not yet processed. Above an eighth of "+
 			"memory.budget, the largest connections are throttled, and closed if they stay large.",

@@ -64,10 +64,11 @@ func describeHistogram(name, when, help string, labels ...string) histogram {
 
 func batchHistograms() []histogram {
 	return []histogram{
-		describeHistogram("commit_duration_seconds", whenActive,
-			"Time from accepting the first transaction of a batch to its commit on all in-sync nodes."),
-		describeHistogram("replication_ack_duration_seconds", whenStandby,
-			"Time from sending a batch to the standby to its acknowledgement."),
+		describeHistogram("commit_duration_seconds", "",
+			"Time from accepting the first transaction of a batch to its commit on all in-sync nodes; recorded on the active "+
+				"node."),
+		describeHistogram("replication_ack_duration_seconds", "",
+			"Time from sending a batch to the standby to its acknowledgement; recorded on the active node."),
 		describeHistogram("log_write_duration_seconds", "",
 			"Time of a write to this node's log, including the sync with sync=always."),
 	}
@@ -75,7 +76,7 @@ func batchHistograms() []histogram {
 
 func coordinatorHistogram() histogram {
 	return describeHistogram("coordinator_request_duration_seconds", "",
-		"Response time of coordinator requests of this node, including rejected ones.", "operation")
+		"Duration of coordinator requests of this node, including failed and rejected ones.", "operation")
 }
 
 func pauseHistogram() histogram {

@@ -26,7 +26,6 @@ type Metric struct {
 
 // Values of Metric.When.
 const (
-	whenActive  = "on the active node"
 	whenStandby = "on the active node, with a standby connected"
 	whenFollows = "on the standby"
 	whenCopies  = "on the standby, while it receives a snapshot"
