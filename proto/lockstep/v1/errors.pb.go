@@ -50,11 +50,11 @@ const (
 	ErrorKind_ERROR_KIND_INVALID ErrorKind = 7
 	// A producer with the same ID and a higher epoch took over.
 	ErrorKind_ERROR_KIND_FENCED ErrorKind = 8
-	// The nodes have evicted the producer or the result of the sequence.
+	// The nodes do not retain the producer, or the result of the sequence.
 	ErrorKind_ERROR_KIND_TOO_OLD ErrorKind = 9
-	// The state of the pair or of the queue does not allow the request.
+	// The current state of the pair, the queue or another object does not allow the request.
 	ErrorKind_ERROR_KIND_REFUSED ErrorKind = 10
-	// A message of the transaction was processed elsewhere.
+	// A message of the transaction was processed elsewhere, or a prepared transaction reserves it.
 	ErrorKind_ERROR_KIND_PROCESSED ErrorKind = 11
 	// No transaction with that xid is prepared, and no outcome is retained.
 	ErrorKind_ERROR_KIND_NO_TRANSACTION ErrorKind = 12
@@ -72,7 +72,7 @@ const (
 	ErrorKind_ERROR_KIND_DENIED ErrorKind = 18
 	// The node rejects the credentials of the client.
 	ErrorKind_ERROR_KIND_UNAUTHENTICATED ErrorKind = 19
-	// Another producer used the same ID and epoch.
+	// The sequence was used for a different request with the same producer ID and epoch.
 	ErrorKind_ERROR_KIND_SEQUENCE_REUSED ErrorKind = 20
 	// Another maintenance operation is in progress.
 	ErrorKind_ERROR_KIND_BUSY ErrorKind = 21
@@ -218,11 +218,11 @@ const (
 	ErrorReason_ERROR_REASON_PAUSED ErrorReason = 4
 	// The node is shutting down.
 	ErrorReason_ERROR_REASON_SHUTTING_DOWN ErrorReason = 5
-	// The store of the node has failed; the other node takes over.
+	// The store of the node has failed, and the node stops.
 	ErrorReason_ERROR_REASON_STORE_FAILED ErrorReason = 6
 	// The node closed its consumers. Attach again on the active node.
 	ErrorReason_ERROR_REASON_CONSUMERS_CLOSED ErrorReason = 7
-	// The node replaces its corrupt index.
+	// The index of the node is corrupt.
 	ErrorReason_ERROR_REASON_INDEX_CORRUPT ErrorReason = 8
 	// The node could not reach the other node, which the request requires.
 	ErrorReason_ERROR_REASON_UNREACHABLE ErrorReason = 9
@@ -253,8 +253,8 @@ const (
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
 	// it.
 	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
-	// The acknowledgement deadline of the message has expired. The ack or reject had no effect, and the message is
-	// redelivered to any consumer. Discard the results of processing the message, or make the processing idempotent.
+	// The acknowledgement deadline of the message has expired. The ack or reject had no effect, and the message is usually
+	// redelivered. Discard the results of processing the message, or make the processing idempotent.
 	ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED ErrorReason = 252
 	// Schedule not found.
 	ErrorReason_ERROR_REASON_SCHEDULE_NOT_FOUND ErrorReason = 255
@@ -277,8 +277,8 @@ const (
 	ErrorReason_ERROR_REASON_FORWARD_CHAIN ErrorReason = 79
 	// `priorities` can be set only at creation. Create another queue.
 	ErrorReason_ERROR_REASON_PRIORITIES_IMMUTABLE ErrorReason = 188
-	// The filter is not a valid expression, does not return a bool, is too long or too expensive. The message contains
-	// line and column.
+	// The filter is not a valid expression, does not return a bool, is too long or too expensive. For an invalid
+	// expression, the message contains line and column.
 	ErrorReason_ERROR_REASON_INVALID_FILTER ErrorReason = 204
 	// The queue would exceed `max_messages` or `max_bytes`.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 40
@@ -320,8 +320,8 @@ const (
 	ErrorReason_ERROR_REASON_TOO_OLD ErrorReason = 81
 	// The producer is unknown; its state may have been evicted. A sequence that was sent only once was not applied.
 	ErrorReason_ERROR_REASON_PRODUCER_UNKNOWN ErrorReason = 82
-	// A message of an AckOperation with `required` is already acknowledged: another consumer processed it. Nothing of the
-	// transaction was stored. Discard the results of processing the message.
+	// A message of an AckOperation with `required`, or of a transaction to prepare, is already acknowledged, for example
+	// by another consumer. Nothing of the transaction was stored. Discard the results of processing the message.
 	ErrorReason_ERROR_REASON_ALREADY_ACKNOWLEDGED ErrorReason = 196
 	// A prepared transaction holds a message of an AckOperation with `required`, or of a transaction to prepare. Nothing
 	// was stored.
@@ -369,7 +369,7 @@ const (
 	// Only the other node of the pair may call this method. The message states why the caller was not recognized as the
 	// peer, and the action.
 	ErrorReason_ERROR_REASON_NOT_PEER ErrorReason = 218
-	// A message is unreadable on both nodes.
+	// A message is unreadable, and no intact copy is available.
 	ErrorReason_ERROR_REASON_DATA_LOSS ErrorReason = 100
 	// A page of the page file is corrupt.
 	ErrorReason_ERROR_REASON_PAGE_CORRUPT ErrorReason = 101
@@ -379,7 +379,7 @@ const (
 	ErrorReason_ERROR_REASON_LSN_PASSED ErrorReason = 134
 	// Other maintenance is in progress on the node.
 	ErrorReason_ERROR_REASON_MAINTENANCE_BUSY ErrorReason = 120
-	// A rewrite of the page file is in progress.
+	// Another operation on the page file is in progress.
 	ErrorReason_ERROR_REASON_PAGE_FILE_BUSY ErrorReason = 121
 	// A backup is in progress.
 	ErrorReason_ERROR_REASON_BACKUP_BUSY ErrorReason = 122
@@ -437,7 +437,7 @@ const (
 	ErrorReason_ERROR_REASON_REPLICA ErrorReason = 261
 	// The role of this site does not permit the operation, or `site.name` or `site.remote` is not set.
 	ErrorReason_ERROR_REASON_SITE_ROLE ErrorReason = 262
-	// The switch of the primary site failed and was rolled back.
+	// The switch of the primary site failed.
 	ErrorReason_ERROR_REASON_SITE_SWITCH ErrorReason = 263
 	// Promotion refused, because the primary responds: use a planned switch.
 	ErrorReason_ERROR_REASON_SITE_PRIMARY_ANSWERS ErrorReason = 264
