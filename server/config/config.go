@@ -31,7 +31,7 @@ type Config struct {
 	Auth        Auth        `key:"auth"`
 	Access      Access      `key:"access"`
 	Coordinator Coordinator `key:"coordinator"`
-	Sync        string      `key:"sync" range:"always, interval, off" usage:"when a transaction is acknowledged: always (after fdatasync on both nodes), interval or off (when it is in both page caches)"`
+	Sync        string      `key:"sync" range:"always, interval, off" usage:"when a transaction is acknowledged: always (after fdatasync on all in-sync nodes), interval or off (when it is in their page caches)"`
 	SyncEvery   Duration    `key:"sync-interval" range:"1ms to 1m" usage:"interval of log syncs with sync=interval"`
 	CommitDelay Duration    `key:"commit-delay" range:"0s to 100ms" usage:"time for which the active node collects transactions for one log write, up to 100ms: larger writes, higher latency. 0: no delay; transactions that arrive during a write form the next batch"`
 	Memory      Memory      `key:"memory"`

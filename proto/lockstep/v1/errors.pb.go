@@ -253,8 +253,8 @@ const (
 	// Publishing to the queue, or to a queue that it forwards to, is paused. Publish again after an operator has resumed
 	// it.
 	ErrorReason_ERROR_REASON_QUEUE_PAUSED ErrorReason = 251
-	// The acknowledgement deadline of the message has expired. The ack or reject had no effect, and the message is usually
-	// redelivered. Discard the results of processing the message, or make the processing idempotent.
+	// The acknowledgement deadline of the message has expired. The ack or reject had no effect, and the message is
+	// usually redelivered. Discard the results of processing the message, or make the processing idempotent.
 	ErrorReason_ERROR_REASON_ACK_DEADLINE_EXPIRED ErrorReason = 252
 	// Schedule not found.
 	ErrorReason_ERROR_REASON_SCHEDULE_NOT_FOUND ErrorReason = 255
