@@ -45,10 +45,10 @@ type QueueConfig struct {
 	RedeliveryMultiplier float64
 	// Maximum redelivery delay. 0 means no limit.
 	RedeliveryMaxDelay time.Duration
-	// Time that messages are retained after all subscriptions acknowledged them, for new subscriptions and replay. If any
-	// of the three retentions is set, acknowledged messages are retained until the first limit is exceeded, and are then
-	// deleted within about a second. Unacknowledged messages are never deleted. Retained messages count in
-	// `Queue.messages` and `Queue.bytes`, and toward MaxMessages and MaxBytes. 0 means no limit by age.
+	// Time that messages are retained after all subscriptions acknowledged them, for new subscriptions and replay. If
+	// any of the three retentions is set, acknowledged messages are retained until the first limit is exceeded, and are
+	// then deleted within about a second. Retained messages count in `Queue.messages` and `Queue.bytes`, and toward
+	// MaxMessages and MaxBytes. 0 means no limit by age.
 	RetentionAge time.Duration
 	// Maximum bytes of acknowledged messages to retain; 0 means no limit by size.
 	RetentionBytes uint64
@@ -59,9 +59,8 @@ type QueueConfig struct {
 	Overflow Overflow
 	// Deliver messages of a higher priority first. Set at creation, and immutable (PRIORITIES_IMMUTABLE).
 	Priorities bool
-	// Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the
-	// next consumer takes over, starting with the unacknowledged messages of the previous consumer. Can be altered at
-	// any time; consumers keep their in-flight messages.
+	// Only one consumer of each subscription receives messages at a time. When it detaches, another consumer takes
+	// over. Can be altered at any time; consumers keep their in-flight messages.
 	Exclusive bool
 	// Move expired messages to DeadLetter; otherwise they are discarded.
 	DeadLetterExpired bool

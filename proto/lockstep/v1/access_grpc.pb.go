@@ -41,20 +41,20 @@ const (
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// AccessService manages access control. It is served by the active node, except for WhoAmI and TestAccess, which every
-// node serves from its own copy of the rules. All methods but WhoAmI require the right to operate.
+// AccessService manages access control. It is served by the active node, except for WhoAmI and TestAccess, which
+// every node serves from its own copy of the rules. All methods but WhoAmI require the right to operate.
 //
-// Before the first rule, all callers have all rights, unless the setting `access.mode` is `deny`. After the first rule,
-// callers have only the rights that rules grant, even if all rules are revoked; principals in the setting
-// `access.operators` always have all rights. Changes take effect within a second, including for open streams.
+// Before the first rule, all callers have all rights, unless the setting `access.mode` is `deny`. After the first
+// rule, callers have only the rights that rules grant, even if all rules are revoked; principals in the setting
+// `access.operators` always have all rights. Changes also apply to open streams, usually within a second.
 //
 // Globs in principals, groups and queues: `*` matches any sequence of bytes, `?` one byte. There is no escape
 // character. A principal with `*` or `?` never matches `anonymous`, the principal of callers without credentials; a
 // rule must name it.
 //
 // Requests that change data have a `producer`, which makes them safe to retry: see Producer. A request that conflicts
-// with a concurrent change of the rules is refused as a whole (ACCESS_CHANGED); send it as a new request, with the next
-// sequence.
+// with a concurrent change of the rules is refused as a whole (ACCESS_CHANGED); send it as a new request, with the
+// next sequence.
 type AccessServiceClient interface {
 	// WhoAmI returns the principal and the rights of the caller. It requires no right.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
@@ -205,20 +205,20 @@ func (c *accessServiceClient) DeleteQuota(ctx context.Context, in *DeleteQuotaRe
 // All implementations must embed UnimplementedAccessServiceServer
 // for forward compatibility.
 //
-// AccessService manages access control. It is served by the active node, except for WhoAmI and TestAccess, which every
-// node serves from its own copy of the rules. All methods but WhoAmI require the right to operate.
+// AccessService manages access control. It is served by the active node, except for WhoAmI and TestAccess, which
+// every node serves from its own copy of the rules. All methods but WhoAmI require the right to operate.
 //
-// Before the first rule, all callers have all rights, unless the setting `access.mode` is `deny`. After the first rule,
-// callers have only the rights that rules grant, even if all rules are revoked; principals in the setting
-// `access.operators` always have all rights. Changes take effect within a second, including for open streams.
+// Before the first rule, all callers have all rights, unless the setting `access.mode` is `deny`. After the first
+// rule, callers have only the rights that rules grant, even if all rules are revoked; principals in the setting
+// `access.operators` always have all rights. Changes also apply to open streams, usually within a second.
 //
 // Globs in principals, groups and queues: `*` matches any sequence of bytes, `?` one byte. There is no escape
 // character. A principal with `*` or `?` never matches `anonymous`, the principal of callers without credentials; a
 // rule must name it.
 //
 // Requests that change data have a `producer`, which makes them safe to retry: see Producer. A request that conflicts
-// with a concurrent change of the rules is refused as a whole (ACCESS_CHANGED); send it as a new request, with the next
-// sequence.
+// with a concurrent change of the rules is refused as a whole (ACCESS_CHANGED); send it as a new request, with the
+// next sequence.
 type AccessServiceServer interface {
 	// WhoAmI returns the principal and the rights of the caller. It requires no right.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)

@@ -47,8 +47,8 @@ const (
 type AdminServiceClient interface {
 	// GetStatus returns the status of the node.
 	GetStatus(ctx context.Context, in *GetStatusRequest, opts ...grpc.CallOption) (*GetStatusResponse, error)
-	// WatchStatus sends the status of the node now, after each change of its role or of the cluster record, and once
-	// per second.
+	// WatchStatus sends the status of the node now, after each change of its role or of the cluster record, and about
+	// once per second.
 	WatchStatus(ctx context.Context, in *WatchStatusRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[WatchStatusResponse], error)
 	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
 	// switchover is complete or rolled back.
@@ -63,8 +63,7 @@ type AdminServiceClient interface {
 	GetDigest(ctx context.Context, in *GetDigestRequest, opts ...grpc.CallOption) (*GetDigestResponse, error)
 	// Verify compares the contents of both nodes. It must be sent to the active.
 	Verify(ctx context.Context, in *VerifyRequest, opts ...grpc.CallOption) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive,
-	// because it reads no messages.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It reads no messages.
 	GetQueueDigests(ctx context.Context, in *GetQueueDigestsRequest, opts ...grpc.CallOption) (*GetQueueDigestsResponse, error)
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.
@@ -266,8 +265,8 @@ type AdminService_CopyHistoryClient = grpc.ServerStreamingClient[CopyHistoryResp
 type AdminServiceServer interface {
 	// GetStatus returns the status of the node.
 	GetStatus(context.Context, *GetStatusRequest) (*GetStatusResponse, error)
-	// WatchStatus sends the status of the node now, after each change of its role or of the cluster record, and once
-	// per second.
+	// WatchStatus sends the status of the node now, after each change of its role or of the cluster record, and about
+	// once per second.
 	WatchStatus(*WatchStatusRequest, grpc.ServerStreamingServer[WatchStatusResponse]) error
 	// Switchover transfers the active role to the other node. It can be sent to either node, and returns when the
 	// switchover is complete or rolled back.
@@ -282,8 +281,7 @@ type AdminServiceServer interface {
 	GetDigest(context.Context, *GetDigestRequest) (*GetDigestResponse, error)
 	// Verify compares the contents of both nodes. It must be sent to the active.
 	Verify(context.Context, *VerifyRequest) (*VerifyResponse, error)
-	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It is inexpensive,
-	// because it reads no messages.
+	// GetQueueDigests returns the rolling digests of the queues of this node at exactly one LSN. It reads no messages.
 	GetQueueDigests(context.Context, *GetQueueDigestsRequest) (*GetQueueDigestsResponse, error)
 	// Scrub reads all pages and the whole log of this node from disk, repairs corruption where possible, and reports the
 	// rest.

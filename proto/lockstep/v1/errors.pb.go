@@ -86,7 +86,7 @@ const (
 	ErrorKind_ERROR_KIND_NO_PLAN ErrorKind = 25
 	// The job does not exist.
 	ErrorKind_ERROR_KIND_NO_JOB ErrorKind = 26
-	// The backup does not exist.
+	// The backup does not exist or is incomplete.
 	ErrorKind_ERROR_KIND_BACKUP_NOT_FOUND ErrorKind = 27
 	// The connection does not exist.
 	ErrorKind_ERROR_KIND_NO_CONNECTION ErrorKind = 28
@@ -218,7 +218,7 @@ const (
 	ErrorReason_ERROR_REASON_PAUSED ErrorReason = 4
 	// The node is shutting down.
 	ErrorReason_ERROR_REASON_SHUTTING_DOWN ErrorReason = 5
-	// The store of the node has failed, and the node stops.
+	// The store of the node has failed.
 	ErrorReason_ERROR_REASON_STORE_FAILED ErrorReason = 6
 	// The node closed its consumers. Attach again on the active node.
 	ErrorReason_ERROR_REASON_CONSUMERS_CLOSED ErrorReason = 7
@@ -359,7 +359,8 @@ const (
 	ErrorReason_ERROR_REASON_TOKEN_EXISTS ErrorReason = 219
 	// Connection not found: it is closed, or it is a connection to another node.
 	ErrorReason_ERROR_REASON_CONNECTION_NOT_FOUND ErrorReason = 230
-	// The caller would lose its right `operate`. Grant that right first, or set `lock_out` to confirm.
+	// The caller would lose its right `operate`, or its only token. Grant that right first, or set `lock_out` to
+	// confirm.
 	ErrorReason_ERROR_REASON_LOCK_OUT ErrorReason = 212
 	// Quota exceeded. The message and `google.rpc.QuotaFailure` contain the quota, its pattern, limit and usage. Nothing
 	// was stored. Retry later.

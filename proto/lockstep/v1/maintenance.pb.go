@@ -94,13 +94,13 @@ const (
 	PlanState_PLAN_STATE_WAITING PlanState = 1
 	// The standby is rewriting its page file.
 	PlanState_PLAN_STATE_REWRITING PlanState = 2
-	// The standby has rewritten its page file and is catching up.
+	// The standby has finished its step and is catching up.
 	PlanState_PLAN_STATE_CATCHING_UP PlanState = 3
 	// A switchover is in progress.
 	PlanState_PLAN_STATE_SWITCHING PlanState = 4
 	// Both nodes are finished.
 	PlanState_PLAN_STATE_DONE PlanState = 5
-	// The plan failed; `reason` contains the cause. No data is lost, and each node is unchanged or finished.
+	// The plan failed; `reason` contains the cause.
 	PlanState_PLAN_STATE_FAILED PlanState = 6
 	// The plan was canceled.
 	PlanState_PLAN_STATE_CANCELLED PlanState = 7

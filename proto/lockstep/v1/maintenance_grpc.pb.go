@@ -54,11 +54,11 @@ const (
 // MaintenanceService scans, rewrites, shrinks and backs up page files, and runs the plan and the jobs of the pair.
 // Every node serves it. Methods for "this node" are executed by the node that receives the request. Methods for "the
 // pair" use the replicated store: each node reads its own copy, and forwards changes to the active. Long operations
-// stream progress. If the caller cancels, they stop safely and leave everything unchanged.
+// stream progress. If the caller cancels such an operation, it stops safely.
 //
-// Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled a
-// rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (the
-// message contains the required and the available space), DATA_LOSS for a corrupt page (the old file remains in use).
+// Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled
+// a rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space,
+// DATA_LOSS for a corrupt page (the old file remains in use).
 type MaintenanceServiceClient interface {
 	// GetSettings returns the maintenance settings of the pair.
 	GetSettings(ctx context.Context, in *GetSettingsRequest, opts ...grpc.CallOption) (*GetSettingsResponse, error)
@@ -67,10 +67,9 @@ type MaintenanceServiceClient interface {
 	// ListSettings returns the node settings that can be changed at runtime, with their values on this node.
 	ListSettings(ctx context.Context, in *ListSettingsRequest, opts ...grpc.CallOption) (*ListSettingsResponse, error)
 	// ChangeSettings changes runtime settings on both nodes or on one. The pair stores the values; they override the
-	// configuration of the nodes and take effect within a second. If a value is invalid, nothing is changed
-	// (INVALID_ARGUMENT).
+	// configuration of the nodes. If a value is invalid, nothing is changed (INVALID_ARGUMENT).
 	ChangeSettings(ctx context.Context, in *ChangeSettingsRequest, opts ...grpc.CallOption) (*ChangeSettingsResponse, error)
-	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online and blocks nothing.
+	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online.
 	Scan(ctx context.Context, in *ScanRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ScanResponse], error)
 	// Rewrite rewrites the page file of this node, with another page size or compacted. The node must be a standby, or a
 	// standalone node that does not serve clients yet.
@@ -85,8 +84,7 @@ type MaintenanceServiceClient interface {
 	// archive of this node. It runs online and writes nothing. NOT_FOUND if the backup does not exist;
 	// FAILED_PRECONDITION for an encrypted backup, because nodes have no decryption key.
 	VerifyBackup(ctx context.Context, in *VerifyBackupRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[VerifyBackupResponse], error)
-	// GetPageMap returns the usage of the page file of this node by region. It runs online, blocks nothing and reads no
-	// messages.
+	// GetPageMap returns the usage of the page file of this node by region. It runs online and reads no messages.
 	GetPageMap(ctx context.Context, in *GetPageMapRequest, opts ...grpc.CallOption) (*GetPageMapResponse, error)
 	// DropOld removes the page file that the last rewrite or installed snapshot of this node replaced.
 	DropOld(ctx context.Context, in *DropOldRequest, opts ...grpc.CallOption) (*DropOldResponse, error)
@@ -394,11 +392,11 @@ func (c *maintenanceServiceClient) ReportNode(ctx context.Context, in *ReportNod
 // MaintenanceService scans, rewrites, shrinks and backs up page files, and runs the plan and the jobs of the pair.
 // Every node serves it. Methods for "this node" are executed by the node that receives the request. Methods for "the
 // pair" use the replicated store: each node reads its own copy, and forwards changes to the active. Long operations
-// stream progress. If the caller cancels, they stop safely and leave everything unchanged.
+// stream progress. If the caller cancels such an operation, it stops safely.
 //
-// Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled a
-// rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space (the
-// message contains the required and the available space), DATA_LOSS for a corrupt page (the old file remains in use).
+// Errors: FAILED_PRECONDITION if the role of the node does not allow the operation, ABORTED if a role change canceled
+// a rewrite, ALREADY_EXISTS if an operation is in progress, RESOURCE_EXHAUSTED if there is not enough disk space,
+// DATA_LOSS for a corrupt page (the old file remains in use).
 type MaintenanceServiceServer interface {
 	// GetSettings returns the maintenance settings of the pair.
 	GetSettings(context.Context, *GetSettingsRequest) (*GetSettingsResponse, error)
@@ -407,10 +405,9 @@ type MaintenanceServiceServer interface {
 	// ListSettings returns the node settings that can be changed at runtime, with their values on this node.
 	ListSettings(context.Context, *ListSettingsRequest) (*ListSettingsResponse, error)
 	// ChangeSettings changes runtime settings on both nodes or on one. The pair stores the values; they override the
-	// configuration of the nodes and take effect within a second. If a value is invalid, nothing is changed
-	// (INVALID_ARGUMENT).
+	// configuration of the nodes. If a value is invalid, nothing is changed (INVALID_ARGUMENT).
 	ChangeSettings(context.Context, *ChangeSettingsRequest) (*ChangeSettingsResponse, error)
-	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online and blocks nothing.
+	// Scan reads a snapshot of the page file of this node and recommends a page size. It runs online.
 	Scan(*ScanRequest, grpc.ServerStreamingServer[ScanResponse]) error
 	// Rewrite rewrites the page file of this node, with another page size or compacted. The node must be a standby, or a
 	// standalone node that does not serve clients yet.
@@ -425,8 +422,7 @@ type MaintenanceServiceServer interface {
 	// archive of this node. It runs online and writes nothing. NOT_FOUND if the backup does not exist;
 	// FAILED_PRECONDITION for an encrypted backup, because nodes have no decryption key.
 	VerifyBackup(*VerifyBackupRequest, grpc.ServerStreamingServer[VerifyBackupResponse]) error
-	// GetPageMap returns the usage of the page file of this node by region. It runs online, blocks nothing and reads no
-	// messages.
+	// GetPageMap returns the usage of the page file of this node by region. It runs online and reads no messages.
 	GetPageMap(context.Context, *GetPageMapRequest) (*GetPageMapResponse, error)
 	// DropOld removes the page file that the last rewrite or installed snapshot of this node replaced.
 	DropOld(context.Context, *DropOldRequest) (*DropOldResponse, error)

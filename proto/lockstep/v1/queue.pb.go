@@ -748,7 +748,7 @@ type ListQueuesRequest struct {
 	Descending bool `protobuf:"varint,6,opt,name=descending,proto3" json:"descending,omitempty"`
 	// Number of queues to skip. Not with `page_token`.
 	Offset uint32 `protobuf:"varint,7,opt,name=offset,proto3" json:"offset,omitempty"`
-	// Include the activity of each queue. The node reads all queues for this, once per second for all callers.
+	// Include the activity of each queue. The node reads all queues for this.
 	Activity      bool `protobuf:"varint,8,opt,name=activity,proto3" json:"activity,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2402,9 +2402,9 @@ type ConsumeRequest struct {
 	// empty, and are not redelivered. Messages that are now in flight to another consumer are not affected. `confirm`
 	// covers rejects. FEATURE_MISSING while a node runs release 0.1.0.
 	Reject []*SequenceRange `protobuf:"bytes,6,rep,name=reject,proto3" json:"reject,omitempty"`
-	// Redelivery delay of the messages in `nack`: 0 to 24 h, INVALID_ARGUMENT for more. If not set, `redelivery_delay` of
-	// the queue; 0 means no delay. The delay is not replicated: after a failover the messages are redelivered
-	// immediately. Ignored by nodes of release 0.1.0.
+	// Redelivery delay of the messages in `nack`: 0 to 24 h, INVALID_ARGUMENT for more. If not set, `redelivery_delay`
+	// of the queue; 0 means no delay. The delay is not replicated: after a failover the messages may be redelivered
+	// earlier. Ignored by nodes of release 0.1.0.
 	NackDelay *durationpb.Duration `protobuf:"bytes,7,opt,name=nack_delay,json=nackDelay,proto3" json:"nack_delay,omitempty"`
 	// Sequences to release without an increment of the delivery count, for messages that the application has not
 	// received. They are redelivered immediately to any consumer. Releases are not stored, and `confirm` does not cover
@@ -3075,8 +3075,8 @@ type ReplayDeadLettersResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of moved messages.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
-	// Number of messages that were not moved: they are corrupt, they are not dead letters, or this pair does not have
-	// their original queue.
+	// Number of messages that were not moved: they are corrupt, they are not dead letters, they are older than the `ttl`
+	// of the target queue, or this pair does not have their original queue.
 	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// Set for a request with a filter. If `from_sequence` is less than `before_sequence`, a limit of one call was
 	// reached: the client sends the remaining range in another request.
@@ -3305,7 +3305,7 @@ type MoveMessagesRequest struct {
 	// Target queue; if empty, the original queue of each dead letter.
 	To string `protobuf:"bytes,3,opt,name=to,proto3" json:"to,omitempty"`
 	// Sequences to move, at most 10,000 in total, with at most `limits.transaction-bytes` (TOO_LARGE). Messages that
-	// are acknowledged, held by a prepared transaction, or corrupt are not moved.
+	// are acknowledged, held by a prepared transaction, corrupt, or older than the `ttl` of the target are not moved.
 	Sequences []*SequenceRange `protobuf:"bytes,4,rep,name=sequences,proto3" json:"sequences,omitempty"`
 	// If not 0: the number of the queue that was listed. NOT_FOUND if the name now belongs to another queue.
 	QueueId uint64 `protobuf:"varint,5,opt,name=queue_id,json=queueId,proto3" json:"queue_id,omitempty"`
@@ -3729,8 +3729,8 @@ type BrowseResponse struct {
 	// of `messages`, or, if `messages` is empty, before the current browse position. Nodes before 0.2.0 end the
 	// stream with DATA_LOSS instead.
 	Damaged []uint64 `protobuf:"varint,2,rep,packed,name=damaged,proto3" json:"damaged,omitempty"`
-	// Position after `messages` and `damaged`. With a filter, it is also sent every second without messages, and in the
-	// last response.
+	// Position after `messages` and `damaged`. With a filter, it is also sent about every second without messages, and
+	// in the last response.
 	Progress      *SearchProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3909,9 +3909,8 @@ type SeekSubscriptionRequest_Sequence struct {
 }
 
 type SeekSubscriptionRequest_Time struct {
-	// The first stored message that was published at this time or later, by the clocks of the nodes that accepted them.
-	// It is found by binary search, which reads a few messages. A message that was moved to the queue keeps its
-	// original publish time. INVALID for a time in the future.
+	// The first stored message that was published at this time or later, by the clocks of the nodes that accepted
+	// them. A message that was moved to the queue keeps its original publish time. INVALID for a time in the future.
 	Time *timestamppb.Timestamp `protobuf:"bytes,5,opt,name=time,proto3,oneof"`
 }
 
@@ -4032,8 +4031,8 @@ func (x *GetHistoryRequest) GetSince() *durationpb.Duration {
 	return nil
 }
 
-// GetHistoryResponse contains the recorded values. The active records the values of the pair and of the 100 queues
-// with the most traffic, in memory. The standby has a copy, which may lack the last seconds after a failover.
+// GetHistoryResponse contains the recorded values. Values of at most 100 queues are recorded, usually of those with
+// the most traffic. They are kept in memory; after a failover, the last seconds may be missing.
 type GetHistoryResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Interval of the points.

@@ -96,10 +96,10 @@ type QueueServiceClient interface {
 	GetHistory(ctx context.Context, in *GetHistoryRequest, opts ...grpc.CallOption) (*GetHistoryResponse, error)
 	// CreateSubscription creates a durable cursor on a queue.
 	CreateSubscription(ctx context.Context, in *CreateSubscriptionRequest, opts ...grpc.CallOption) (*CreateSubscriptionResponse, error)
-	// AlterSubscription changes the filter of a subscription, or its overrides of the queue configuration. The new filter
-	// applies to messages that the active reads from then on. Messages that did not match the old filter are already
-	// acknowledged and are not delivered. Messages in flight stay with their consumers. FEATURE_MISSING while a node runs
-	// release 0.1.0.
+	// AlterSubscription changes the filter of a subscription, or its overrides of the queue configuration. The new
+	// filter applies to messages that the active reads from then on. Messages that it has read and that did not match
+	// the old filter are acknowledged and not delivered. Messages in flight stay with their consumers. FEATURE_MISSING
+	// while a node runs release 0.1.0.
 	AlterSubscription(ctx context.Context, in *AlterSubscriptionRequest, opts ...grpc.CallOption) (*AlterSubscriptionResponse, error)
 	// DeleteSubscription deletes a cursor. Messages that only this subscription had not acknowledged are deleted,
 	// unless the queue retains them.
@@ -547,10 +547,10 @@ type QueueServiceServer interface {
 	GetHistory(context.Context, *GetHistoryRequest) (*GetHistoryResponse, error)
 	// CreateSubscription creates a durable cursor on a queue.
 	CreateSubscription(context.Context, *CreateSubscriptionRequest) (*CreateSubscriptionResponse, error)
-	// AlterSubscription changes the filter of a subscription, or its overrides of the queue configuration. The new filter
-	// applies to messages that the active reads from then on. Messages that did not match the old filter are already
-	// acknowledged and are not delivered. Messages in flight stay with their consumers. FEATURE_MISSING while a node runs
-	// release 0.1.0.
+	// AlterSubscription changes the filter of a subscription, or its overrides of the queue configuration. The new
+	// filter applies to messages that the active reads from then on. Messages that it has read and that did not match
+	// the old filter are acknowledged and not delivered. Messages in flight stay with their consumers. FEATURE_MISSING
+	// while a node runs release 0.1.0.
 	AlterSubscription(context.Context, *AlterSubscriptionRequest) (*AlterSubscriptionResponse, error)
 	// DeleteSubscription deletes a cursor. Messages that only this subscription had not acknowledged are deleted,
 	// unless the queue retains them.

@@ -29,7 +29,7 @@ const (
 )
 
 // MissedOccurrences determines the handling of missed occurrences: those that are more than a minute late, usually
-// because no node was active. Other late occurrences, such as those during a short failover, are always published.
+// because no node was active. Occurrences that are less late, such as those during a short failover, are not missed.
 type MissedOccurrences int32
 
 const (

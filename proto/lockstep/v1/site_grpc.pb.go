@@ -61,9 +61,10 @@ type SiteServiceClient interface {
 	// the primary lacks; a former primary first saves them to a file on the node. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(ctx context.Context, in *DemoteSiteRequest, opts ...grpc.CallOption) (*DemoteSiteResponse, error)
-	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no messages.
-	// The primary is not paused; the replica does not apply its log for one round trip. Both sites serve it. Errors:
-	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_NOT_COMPARED.
+	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no
+	// messages. The primary is not paused; the replica briefly does not apply its log. Both sites serve it. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED,
+	// ERROR_REASON_SITE_NOT_COMPARED.
 	VerifySites(ctx context.Context, in *VerifySitesRequest, opts ...grpc.CallOption) (*VerifySitesResponse, error)
 	// PullLog streams the committed log of a primary to a replica. A pair that belongs to no group of sites begins one,
 	// as its primary. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.
@@ -249,9 +250,10 @@ type SiteServiceServer interface {
 	// the primary lacks; a former primary first saves them to a file on the node. Errors: ERROR_REASON_SITE_ROLE,
 	// ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND, ERROR_REASON_SITE_UNREACHABLE.
 	DemoteSite(context.Context, *DemoteSiteRequest) (*DemoteSiteResponse, error)
-	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no messages.
-	// The primary is not paused; the replica does not apply its log for one round trip. Both sites serve it. Errors:
-	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_NOT_COMPARED.
+	// VerifySites compares the rolling digests of all queues of both sites at the same transaction. It reads no
+	// messages. The primary is not paused; the replica briefly does not apply its log. Both sites serve it. Errors:
+	// ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_UNREACHABLE, ERROR_REASON_SITE_DIVERGED,
+	// ERROR_REASON_SITE_NOT_COMPARED.
 	VerifySites(context.Context, *VerifySitesRequest) (*VerifySitesResponse, error)
 	// PullLog streams the committed log of a primary to a replica. A pair that belongs to no group of sites begins one,
 	// as its primary. Errors: ERROR_REASON_SITE_ROLE, ERROR_REASON_SITE_DIVERGED, ERROR_REASON_SITE_BEHIND.

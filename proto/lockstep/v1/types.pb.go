@@ -97,7 +97,7 @@ const (
 	Overflow_OVERFLOW_UNSPECIFIED Overflow = 0
 	// Refuse the publish with RESOURCE_EXHAUSTED.
 	Overflow_OVERFLOW_REJECT Overflow = 1
-	// Discard the oldest messages, for all subscriptions. The queue never exceeds its limits.
+	// Discard the oldest messages, for all subscriptions.
 	Overflow_OVERFLOW_DROP_HEAD Overflow = 2
 	// Move the oldest messages to `dead_letter`, once for each subscription that has not acknowledged them. In-flight
 	// messages are not moved. The move is asynchronous, so the queue can exceed its limits for a short time. A publish is
@@ -219,10 +219,8 @@ type Message struct {
 	ContentType string `protobuf:"bytes,6,opt,name=content_type,json=contentType,proto3" json:"content_type,omitempty"`
 	// Subject or type of the message.
 	Subject string `protobuf:"bytes,7,opt,name=subject,proto3" json:"subject,omitempty"`
-	// Message group. In each subscription, only one message of a group is in flight at a time. The next one, in queue
-	// order, is delivered after the previous one is acknowledged, rejected or moved to the dead-letter queue. A nacked
-	// message, or one of a lost consumer, is redelivered first. At most 1,024 bytes, otherwise TOO_LARGE. Empty: no
-	// group.
+	// Message group, at most 1,024 bytes, otherwise TOO_LARGE. Each subscription delivers the messages of a group in
+	// queue order, one at a time. Empty: no group.
 	Group string `protobuf:"bytes,8,opt,name=group,proto3" json:"group,omitempty"`
 	// 0 to 9, otherwise INVALID. A queue with `priorities` delivers messages of a higher priority before undelivered
 	// messages of a lower priority; other queues ignore the priority. If not set, the priority is 4, the middle.
@@ -498,13 +496,13 @@ func (*PropertyValue_BytesValue) isPropertyValue_Kind() {}
 // StoredMessage is a message with its store metadata.
 type StoredMessage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sequence in the queue: assigned at commit, starts at 1. Not reused, except the sequences of messages that were
-	// lost in a forced failover or in an unplanned promotion of another site.
+	// Sequence in the queue: assigned at commit, starts at 1. Not reused, unless messages were lost, for example in a
+	// forced failover or in an unplanned promotion of another site.
 	Sequence uint64 `protobuf:"varint,1,opt,name=sequence,proto3" json:"sequence,omitempty"`
 	// Time when the active accepted the message.
 	PublishedAt *timestamppb.Timestamp `protobuf:"bytes,2,opt,name=published_at,json=publishedAt,proto3" json:"published_at,omitempty"`
-	// Number of deliveries of this subscription that ended without an acknowledgement: by a nack, a missed
-	// acknowledgement deadline or a lost consumer.
+	// Number of deliveries of this subscription since its last seek that ended without an acknowledgement: by a nack, a
+	// missed acknowledgement deadline or a lost consumer.
 	DeliveryCount uint32 `protobuf:"varint,3,opt,name=delivery_count,json=deliveryCount,proto3" json:"delivery_count,omitempty"`
 	// Message.
 	Message *Message `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
@@ -841,10 +839,10 @@ type QueueConfig struct {
 	RedeliveryMultiplier float64 `protobuf:"fixed64,8,opt,name=redelivery_multiplier,json=redeliveryMultiplier,proto3" json:"redelivery_multiplier,omitempty"`
 	// Maximum redelivery delay. 0 means no limit.
 	RedeliveryMaxDelay *durationpb.Duration `protobuf:"bytes,9,opt,name=redelivery_max_delay,json=redeliveryMaxDelay,proto3" json:"redelivery_max_delay,omitempty"`
-	// Time that messages are retained after all subscriptions acknowledged them, for new subscriptions and replay. If any
-	// of the three retentions is set, acknowledged messages are retained until the first limit is exceeded, and are then
-	// deleted within about a second. Unacknowledged messages are never deleted. Retained messages count in
-	// `Queue.messages` and `Queue.bytes`, and toward `max_messages` and `max_bytes`. 0 means no limit by age.
+	// Time that messages are retained after all subscriptions acknowledged them, for new subscriptions and replay. If
+	// any of the three retentions is set, acknowledged messages are retained until the first limit is exceeded, and are
+	// then deleted within about a second. Retained messages count in `Queue.messages` and `Queue.bytes`, and toward
+	// `max_messages` and `max_bytes`. 0 means no limit by age.
 	RetentionAge *durationpb.Duration `protobuf:"bytes,10,opt,name=retention_age,json=retentionAge,proto3" json:"retention_age,omitempty"`
 	// Maximum bytes of acknowledged messages to retain; 0 means no limit by size.
 	RetentionBytes uint64 `protobuf:"varint,11,opt,name=retention_bytes,json=retentionBytes,proto3" json:"retention_bytes,omitempty"`
@@ -855,9 +853,8 @@ type QueueConfig struct {
 	Overflow Overflow `protobuf:"varint,13,opt,name=overflow,proto3,enum=lockstep.v1.Overflow" json:"overflow,omitempty"`
 	// Deliver messages of a higher priority first. Set at creation, and immutable (PRIORITIES_IMMUTABLE).
 	Priorities bool `protobuf:"varint,14,opt,name=priorities,proto3" json:"priorities,omitempty"`
-	// Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the
-	// next consumer takes over, starting with the unacknowledged messages of the previous consumer. Can be altered at
-	// any time; consumers keep their in-flight messages.
+	// Only one consumer of each subscription receives messages at a time. When it detaches, another consumer takes
+	// over. Can be altered at any time; consumers keep their in-flight messages.
 	Exclusive bool `protobuf:"varint,15,opt,name=exclusive,proto3" json:"exclusive,omitempty"`
 	// Move expired messages to `dead_letter`; otherwise they are discarded.
 	DeadLetterExpired bool `protobuf:"varint,16,opt,name=dead_letter_expired,json=deadLetterExpired,proto3" json:"dead_letter_expired,omitempty"`
@@ -1346,7 +1343,7 @@ type Queue struct {
 	Bytes uint64 `protobuf:"varint,6,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// All subscriptions, ordered by name.
 	Subscriptions []*Subscription `protobuf:"bytes,7,rep,name=subscriptions,proto3" json:"subscriptions,omitempty"`
-	// Rolling digest of all operations applied to this queue; equal on both nodes at the same LSN.
+	// Rolling digest of the operations applied to this queue; equal on both nodes at the same LSN.
 	Digest uint64 `protobuf:"fixed64,8,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Forwarding rules.
 	Forwards []*Forward `protobuf:"bytes,20,rep,name=forwards,proto3" json:"forwards,omitempty"`
@@ -1361,8 +1358,7 @@ type Queue struct {
 	Activity *QueueActivity `protobuf:"bytes,24,opt,name=activity,proto3" json:"activity,omitempty"`
 	// Pause of the queue; not set if it is not paused.
 	Pause *QueuePause `protobuf:"bytes,25,opt,name=pause,proto3" json:"pause,omitempty"`
-	// Number of message IDs retained for `dedup_window`. They are removed in groups: some may be older than the
-	// window, by up to a quarter of it.
+	// Number of message IDs retained for `dedup_window`. Some may be older than the window.
 	MessageIds uint64 `protobuf:"varint,30,opt,name=message_ids,json=messageIds,proto3" json:"message_ids,omitempty"`
 	// Number of messages discarded as duplicates since `dedup_window` was set.
 	Duplicates uint64 `protobuf:"varint,31,opt,name=duplicates,proto3" json:"duplicates,omitempty"`

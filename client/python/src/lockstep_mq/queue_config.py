@@ -46,10 +46,10 @@ class QueueConfig:
     redelivery_max_delay: timedelta = timedelta()
     """Maximum redelivery delay. 0 means no limit."""
     retention_age: timedelta = timedelta()
-    """Time that messages are retained after all subscriptions acknowledged them, for new subscriptions and replay. If any
-    of the three retentions is set, acknowledged messages are retained until the first limit is exceeded, and are then
-    deleted within about a second. Unacknowledged messages are never deleted. Retained messages count in
-    `Queue.messages` and `Queue.bytes`, and toward `max_messages` and `max_bytes`. 0 means no limit by age."""
+    """Time that messages are retained after all subscriptions acknowledged them, for new subscriptions and replay. If
+    any of the three retentions is set, acknowledged messages are retained until the first limit is exceeded, and are
+    then deleted within about a second. Retained messages count in `Queue.messages` and `Queue.bytes`, and toward
+    `max_messages` and `max_bytes`. 0 means no limit by age."""
     retention_bytes: int = 0
     """Maximum bytes of acknowledged messages to retain; 0 means no limit by size."""
     retention_messages: int = 0
@@ -60,9 +60,8 @@ class QueueConfig:
     priorities: bool = False
     """Deliver messages of a higher priority first. Set at creation, and immutable (PRIORITIES_IMMUTABLE)."""
     exclusive: bool = False
-    """Only one consumer of each subscription receives messages: the one that attached first. When it detaches, the
-    next consumer takes over, starting with the unacknowledged messages of the previous consumer. Can be altered at
-    any time; consumers keep their in-flight messages."""
+    """Only one consumer of each subscription receives messages at a time. When it detaches, another consumer takes
+    over. Can be altered at any time; consumers keep their in-flight messages."""
     dead_letter_expired: bool = False
     """Move expired messages to `dead_letter`; otherwise they are discarded."""
     temporary_grace: timedelta = timedelta()
