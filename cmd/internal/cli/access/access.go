@@ -331,7 +331,7 @@ func testCommand(env *cli.Env) *cobra.Command {
 	var principal string
 	var groups []string
 	cmd := &cobra.Command{
-		Use: "test RIGHT [QUEUE]", Short: "Show who has a right",
+		Use: "test RIGHT [QUEUE]", Short: "List the rules that grant a right",
 		Long: `List the rules and access.operators that grant a right. With --principal or --group, report whether a caller
 with this principal and these groups has the right; the exit code is 0 even if it does not. The command requires the
 operate right. The rights publish, consume, browse and manage require QUEUE.`,

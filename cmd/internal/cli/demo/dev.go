@@ -36,7 +36,7 @@ func DevCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dev", GroupID: "run",
 		Short: "Run a local pair for development",
-		Long: `Run a pair on this machine until Ctrl-C. No other software, such as etcd, has to be installed. The data is
+		Long: `Run a pair on this machine until Ctrl-C. No other software, such as etcd, is required. The data is
 kept in --dir; the next start uses it again. Connections are not encrypted.
 
 With --site, a second pair runs in the subdirectory west. At the first start with --site, it becomes the replica of
