@@ -31,8 +31,7 @@ const (
 // returns; the data to which its fields point may be retained.
 //
 // The caller guarantees that upTo is committed (INV-2, INV-5). Only one goroutine may call Apply. Apply blocks while
-// messages, or schedule entries and message IDs, that are not written yet exceed their part of the memory budget. It
-// also blocks while a rewrite copies page.db, and while a digest or checkpoint is taken at the applied LSN.
+// memory is short, or while another operation, such as a digest at the applied LSN, holds it.
 func (s *Store) Apply(upTo uint64, done func(n uint64, r *txn.Result)) error {
 	return s.ApplyUntil(nil, upTo, done)
 }
@@ -106,8 +105,7 @@ func (s *Store) readLog(after lsn.Position) ([]byte, lsn.Position, error) {
 }
 
 // applyFrames applies frames up to LSN upTo and calls done for each record, without holding mu. It returns the
-// remaining frames and the position before them. It stops earlier at a hold, while a rewrite pauses Apply, or at an
-// error.
+// remaining frames and the position before them. It can stop earlier, for example at a hold.
 func (s *Store) applyFrames(
 	frames []byte, before lsn.Position, upTo uint64, done func(uint64, *txn.Result),
 ) (lsn.Position, []byte, error) {
@@ -132,7 +130,7 @@ func (s *Store) applyFrames(
 		s.lanes.trim(s.laneCacheBytes(s.state.TailBytes()))
 		s.mu.Unlock()
 		release()
-		// Report the results even after an error, since clients wait for them.
+		// Report the results even after an error.
 		for i := range s.results {
 			if r := &s.results[i]; done != nil {
 				done(r.lsn, r.txnResult())
@@ -242,8 +240,7 @@ func (s *Store) waitForRoom(stop <-chan struct{}) error {
 	return s.Usable()
 }
 
-// changesPart is a divisor: schedule changes that the next checkpoint will write may use 1/changesPart of tailLimit. A
-// checkpoint in progress may use as much.
+// changesPart is a divisor: schedule changes that the next checkpoint will write may use 1/changesPart of tailLimit.
 const changesPart = 2
 
 // mustWait reports whether Apply must wait. The caller must hold mu.
@@ -253,13 +250,12 @@ func (s *Store) mustWait() bool {
 		int64(s.state.ScheduleChanges()) > limit/changesPart/pager.ScheduleChangeBytes
 }
 
-// awaitRoomLimit is the maximum duration of AwaitRoom. A pager that cannot write must not block other work.
+// awaitRoomLimit is the maximum duration of AwaitRoom.
 const awaitRoomLimit = 10 * time.Second
 
 // AwaitRoom waits until memory has space for a transaction of the given size, so that two very large transactions are
-// usually not in memory at the same time. It waits at most 10 s, or until ctx ends. It stops waiting earlier when
-// most of the messages that were in memory at the time of the call are in pages. It does not wait while pages cannot
-// be written.
+// usually not in memory at the same time. It waits at most 10 s, or until ctx ends. It is a best effort: it can
+// return earlier without enough space.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()
@@ -277,9 +273,9 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	}
 }
 
-// tailLimit returns the maximum number of message bytes in memory. While the disk is full or the index is corrupt,
-// the pager cannot free memory, but acknowledgements, which free memory, must still be applied. Messages may then
-// use the whole budget. A store that needs a snapshot has no limit.
+// tailLimit returns the maximum number of message bytes in memory: half of the memory budget. While the disk is full
+// or the index is corrupt, it is the whole budget, since acknowledgements, which free memory, must still be applied.
+// A store that needs a snapshot has no limit.
 func (s *Store) tailLimit() int64 {
 	if s.repair.AwaitsSnapshot() {
 		return math.MaxInt64

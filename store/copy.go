@@ -10,13 +10,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/repair"
 )
 
-// copyBytes is the maximum size of one read by CopyMessages, and the size of the result at which CopyMessages
-// returns.
+// copyBytes is the size of the result at which CopyMessages returns, and the size limit of each of its reads.
 const copyBytes = 8 << 20
 
-// CopyMessages returns this node's copies of the messages with sequences first to last in a queue. The other node
-// repairs its pages with them. The result covers the sequences up to FoundMessages.Last, and lists the messages that
-// are also corrupt on this node. CopyMessages schedules the repair of those.
+// CopyMessages returns this node's copies of the messages with sequences first to last in a queue. The result covers
+// the sequences up to FoundMessages.Last, and lists the messages that are corrupt on this node. CopyMessages
+// schedules the repair of those.
 func (s *Store) CopyMessages(ctx context.Context, queueID, first, last uint64) (repair.FoundMessages, error) {
 	found := repair.FoundMessages{Last: last}
 	size := 0

@@ -17,8 +17,7 @@ type hold struct {
 	reached chan struct{} // closed when this record or a later record is applied
 }
 
-// limit returns the last LSN that may be applied, at most upTo. It ignores holds below the applied LSN, which an
-// installed snapshot has skipped.
+// limit returns the last LSN that may be applied, at most upTo. It ignores holds below the applied LSN.
 func (h *holds) limit(applied, upTo uint64) uint64 {
 	for _, o := range h.list {
 		if o.at >= applied {
@@ -46,9 +45,8 @@ func (h *holds) reach(applied uint64) {
 }
 
 // waitAt waits at most maxWait until the record with the given LSN is applied. No later record is applied until
-// release is called. waitAt returns ErrPast if later records are already applied, context.DeadlineExceeded after
-// maxWait, and otherwise the error of ctx or of Usable. If a snapshot is installed during the wait, later records may
-// already be applied when waitAt returns.
+// release is called, unless a snapshot is installed. waitAt returns ErrPast if later records are already applied,
+// context.DeadlineExceeded after maxWait, and otherwise the error of ctx or of Usable.
 func (s *Store) waitAt(ctx context.Context, at uint64, maxWait time.Duration) (release func(), err error) {
 	h, err := s.holdAt(at)
 	if err != nil {

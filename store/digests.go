@@ -14,8 +14,7 @@ import (
 // QueueDigests summarizes the state of all queues at one LSN.
 type QueueDigests struct {
 	LSN uint64
-	// Logical is the logical number of the last transaction; 0 for a pair without sites. Two sites of a group that have
-	// applied the same transactions have the same Logical and the same queue digests.
+	// Logical is the logical number of the last transaction (queue.SiteState.Logical); 0 for a pair without sites.
 	Logical uint64
 	// Digest is a rolling hash of all applied transactions and their results.
 	Digest uint64
@@ -68,9 +67,9 @@ func (d *QueueDigests) Differences(there *QueueDigests) (out []QueueDifference) 
 }
 
 // QueueDigestsAt waits at most maxWait until the record with the given LSN is applied, and returns the digests at
-// that LSN. If the LSN is 0, it returns the current digests. It does not read from disk. Errors include ErrPast if
-// later records are already applied, context.DeadlineExceeded if the record is not applied in time, and
-// pager.ErrReplaced if a snapshot was installed during the wait.
+// that LSN. If the LSN is 0, it returns the current digests. Errors include ErrPast if later records are already
+// applied, context.DeadlineExceeded if the record is not applied in time, and pager.ErrReplaced if a snapshot was
+// installed during the wait.
 func (s *Store) QueueDigestsAt(ctx context.Context, at uint64, maxWait time.Duration) (QueueDigests, error) {
 	if at != 0 {
 		release, err := s.waitAt(ctx, at, maxWait)

@@ -5,21 +5,18 @@
 //
 // # Data flow
 //
-// Append writes encoded log frames, and Sync makes them durable. Their records become visible to consumers when the
-// replicator (package replication) calls Apply up to an LSN that it knows to be committed (INV-5). Apply runs the
-// deterministic state machine of package queue. Messages stay in memory in the tail of their queue, as slices of the
-// appended frames. A background goroutine, the pager, writes old tail messages to free pages of page.db. It also writes
-// checkpoints. A checkpoint is a copy-on-write tree with all applied changes; the write of a meta slot makes the
-// checkpoint durable. The log before the previous checkpoint can be recycled.
+// Append writes encoded log frames, and Sync makes them durable, according to the sync mode. Apply runs the
+// deterministic state machine of package queue on committed records (INV-5) and makes them visible to readers.
+// Messages stay in memory in the tail of their queue, as slices of the appended frames. A background goroutine, the
+// pager, writes old tail messages to free pages of page.db. It also writes checkpoints. A checkpoint is a
+// copy-on-write tree with all applied changes; the write of a meta slot makes the checkpoint durable.
 //
 // A message is written to the log once. If it is not consumed before the pager reaches it, the pager also writes it
 // to page.db.
 //
 // For a lagging consumer, the store reads page.db through the operating system's page cache if the cache contains the
-// data. Otherwise it reads ahead in large pieces with direct I/O (readahead.go). Operations that read the whole file
-// (scan, backup, snapshot) also use direct I/O for data that is not cached. Buffered reads would evict useful pages
-// from the cache. By default (Options.PageCache), large writes to page.db bypass the cache on a standby, which has no
-// consumers. On an active, they bypass it if direct I/O is faster.
+// data. Otherwise it can read ahead in large pieces with direct I/O (readahead.go). Options.PageCache selects whether
+// large writes bypass the cache.
 //
 // # Packages
 //
@@ -33,7 +30,7 @@
 //
 // # Locks
 //
-// Store.mu guards the state and the messages in memory. Apply takes it for writing, a few hundred records at a time.
-// View and Read take it for reading and perform no I/O while they hold it. The locks of page.db, in package pager,
-// are acquired before Store.mu.
+// Store.mu guards the state and the messages in memory. Apply takes it for writing, for at most a few hundred records
+// at a time. View and Read take it for reading and perform no I/O while they hold it. The locks of page.db, in
+// package pager, are acquired before Store.mu.
 package store

@@ -56,7 +56,7 @@ func (m maintained) Read(ctx context.Context, fn func(*checkpoint.Checkpoint) er
 	return m.ReadCheckpoint(ctx, ReadOptions{OlderIfFull: true}, fn)
 }
 
-// Live returns a Liveness, with which a caller determines the messages in a checkpoint that are still needed.
+// Live returns a checkpoint.Liveness that uses the current state.
 func (e engine) Live() checkpoint.Liveness { return checkpoint.NewLiveness(e.View) }
 
 func (e engine) SetPaused(paused bool) {

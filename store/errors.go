@@ -22,8 +22,7 @@ var (
 	ErrInterrupted = errors.New("apply interrupted")
 	// ErrClosed is returned by operations after Close.
 	ErrClosed = pager.ErrClosed
-	// ErrFailed is returned by operations after a failed write or fsync that leaves the content of the disk unknown
-	// (INV-7).
+	// ErrFailed is returned by operations after an error that makes the store unusable, such as a failed fsync (INV-7).
 	ErrFailed = errors.New("store has failed and must be reopened")
 	// ErrFenceLower is returned by SetFence for a fence below the persisted one (INV-1).
 	ErrFenceLower = errors.New("fence is below the persisted one")

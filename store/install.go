@@ -29,8 +29,8 @@ type Install struct {
 	bytes  uint64
 }
 
-// BeginInstall returns an Install that receives a snapshot. Its first WriteAt discards the data of an interrupted
-// transfer. The node must not serve clients.
+// BeginInstall returns an Install that receives the snapshot described by h. Its first WriteAt discards the data of
+// an interrupted transfer.
 func (s *Store) BeginInstall(h SnapshotHeader) (*Install, error) {
 	if err := s.Usable(); err != nil {
 		return nil, err

@@ -19,20 +19,16 @@ const (
 	// laneExpiry is the time since the last read of a queue after which its cached messages are evicted even if the cache
 	// is not full.
 	laneExpiry = time.Minute
-	// maxLaneGap is the maximum size, in bytes, of unwanted extents that one read may include between two wanted
-	// extents.
+	// maxLaneGap is the maximum size, in bytes, of adjacent unwanted extents that one read may include.
 	maxLaneGap = 32 << 10
 	// laneEntryBytes is the memory used by an entry in addition to its record.
 	laneEntryBytes = 32
 )
 
 // laneCache caches messages of queues with priorities. When an extent is read for messages of one priority, the cache
-// stores the extent's further messages of this priority and of lower priorities. Otherwise the extent would be read
-// once for each priority. Messages never change and sequences are never reused, so an entry is valid while the store
-// uses the page file. Reading an entry removes it.
-//
-// A full cache first evicts the messages of idle queues (laneIdle). If that does not suffice, it accepts no new
-// messages, because the messages in the cache will be read first.
+// stores the extent's further messages of this priority and of lower priorities. Messages never change and sequences
+// are never reused, so an entry is valid while the store uses the page file. Consumed entries are removed. A full
+// cache first evicts the messages of idle queues (laneIdle). If that does not suffice, it accepts no new messages.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 
@@ -108,8 +104,8 @@ func (c *laneCache) pop(l *laneList) {
 	}
 }
 
-// put appends a copy of a message, unless seq is not above the last sequence in l. If the cache would then exceed limit
-// bytes, put appends nothing and returns false. mu must be held.
+// put appends a copy of a message, unless l already contains this or a later sequence. If the cache would then exceed
+// limit bytes, put appends nothing and returns false. mu must be held.
 func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) bool {
 	if n := len(l.list); n > l.head && l.list[n-1].seq >= seq {
 		return true // already cached, or out of order: it will be read from pages
@@ -125,7 +121,7 @@ func (c *laneCache) put(l *laneList, seq uint64, record []byte, limit int64) boo
 }
 
 // keep caches messages of an extent that was read for one priority: the messages of that priority after sequence
-// last, and all messages of lower priorities. It stops when the cache would exceed limit bytes.
+// last, and the messages of lower priorities. It stops when the cache would exceed limit bytes.
 func (c *laneCache) keep(file *page.File, e *index.Entry, payload []byte, lane uint8, last uint64, limit int64) {
 	rr, err := index.NewExtentReader(payload)
 	if err != nil {
@@ -187,8 +183,8 @@ func (c *laneCache) expire() {
 	c.evictUnused(time.Now().Add(-laneExpiry))
 }
 
-// trim evicts messages in excess of limit bytes, starting with the newest messages of the lowest priority, which would
-// be read last.
+// trim evicts messages in excess of limit bytes, starting with the lowest priority, and the newest messages first in
+// each queue.
 func (c *laneCache) trim(limit int64) {
 	if c.bytes.Load() <= limit {
 		return // the usual case, without the lock

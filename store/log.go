@@ -15,8 +15,8 @@ import (
 )
 
 // Append appends one or more complete frames to the log as one block. The frames must directly follow End; end is the
-// position of the last one. They are durable when Sync returns, according to the sync mode. The store retains the
-// slice; the caller must not modify it. Only one goroutine at a time may append.
+// position of the last one. Sync makes them durable. The store retains the slice; the caller must not modify it. Only
+// one goroutine at a time may append.
 //
 // On a full disk Append writes nothing and returns an error that wraps wal.ErrNoSpace; the same frames can be
 // appended later. Append returns wal.ErrTooLarge or wal.ErrNotContiguous for frames that are too large or do not
@@ -94,14 +94,12 @@ func (s *Store) ReadLog(from uint64) (*wal.Reader, error) {
 // HoldLog retains the records with LSN n or higher in the log until the hold is released.
 func (s *Store) HoldLog(n uint64) *wal.Hold { return s.log.Hold(n) }
 
-// NoteCommitted marks the records up to upTo as committed, before they are applied. Records that are not in the log yet
-// are ignored. The log persists the committed LSN with its next block, or with a separate block when the log becomes
-// idle (INV-13). The call is cheap and safe for concurrent use.
+// NoteCommitted marks the records up to upTo that are in the log as committed (INV-13). It is safe for concurrent
+// use.
 func (s *Store) NoteCommitted(upTo uint64) { s.log.NoteCommitted(upTo) }
 
-// Committed returns the LSN of the last record that is known to be committed. It is never above End and never below
-// Applied. After a restart it may be slightly lower than before (store/FORMAT.md). ClearLoss does not change it, since
-// lost records do not make the remaining records uncommitted.
+// Committed returns the LSN of the last record that is known to be committed. After a restart it may be lower than
+// before (store/FORMAT.md).
 func (s *Store) Committed() uint64 {
 	if mutate.Off("INV-13-committed-records-are-truncated") {
 		return 0
@@ -117,10 +115,9 @@ type SavedTail struct {
 }
 
 // TruncateTail moves all records after the given position, which must be in the log, to a separate file. It returns
-// ErrApplied if one of them was applied (INV-5); the node then needs a snapshot. If discarded is false and one of
-// them is known to be committed (INV-13), it returns ErrCommitted. The caller sets discarded if a forced failover has
-// discarded these records. The truncation is durable when TruncateTail returns. No append or apply may be in
-// progress.
+// ErrApplied if one of them was applied (INV-5), and ErrCommitted if one of them is known to be committed (INV-13).
+// discarded permits the truncation of committed records that a forced failover has discarded. The truncation is
+// durable when TruncateTail returns. No append or apply may be in progress.
 func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, error) {
 	if err := s.Usable(); err != nil {
 		return SavedTail{}, err
@@ -144,9 +141,8 @@ func (s *Store) TruncateTail(after lsn.Position, discarded bool) (SavedTail, err
 	return SavedTail{Records: n, File: name}, nil
 }
 
-// SaveTail copies the records that follow the given LSN, and are still in the log, to a separate file. It is used
-// before the log is replaced, to preserve records that no other node has. first is the LSN of the first record in the
-// file. The copy is durable when SaveTail returns. No append may be in progress.
+// SaveTail copies the records that follow the given LSN, and are still in the log, to a separate file. first is the
+// LSN of the first record in the file. The copy is durable when SaveTail returns. No append may be in progress.
 func (s *Store) SaveTail(after uint64) (report SavedTail, first uint64, err error) {
 	if err := s.Usable(); err != nil {
 		return SavedTail{}, 0, err

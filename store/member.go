@@ -57,8 +57,7 @@ func (s *Store) SetFence(f identity.Fence) error {
 	})
 }
 
-// MarkLoss sets MayHaveLost: acknowledged records may be lost (INV-6), for example because a machine went down or the
-// directory was restored from an older copy (INV-11, INV-12). The change is durable when MarkLoss returns.
+// MarkLoss durably records that acknowledged records may be lost (MayHaveLost; INV-6).
 func (s *Store) MarkLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.MayHaveLost = true
@@ -66,9 +65,9 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss clears MayHaveLost. If it was set, ClearLoss increments the incarnation, so that an earlier cluster record
-// does not match this store. The current cluster record must no longer list the store as in sync. The change is durable
-// when ClearLoss returns.
+// ClearLoss clears MayHaveLost. If it was set, ClearLoss increments the incarnation, so that an earlier cluster
+// record does not match this store. The caller must first ensure that the current cluster record no longer lists the
+// store as in sync. The change is durable when ClearLoss returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.MayHaveLost {

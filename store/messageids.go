@@ -8,8 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/tree"
 )
 
-// idReader reads message IDs from the tree for Apply (see store/queue/dedup.go). The caller holds Store.mu during
-// the reads, so that no checkpoint is published during a transaction.
+// idReader reads message IDs from the tree for Apply (see store/queue/dedup.go). The caller must hold Store.mu.
 type idReader struct {
 	pages pager.Pages
 	view  *tree.View

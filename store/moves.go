@@ -19,24 +19,22 @@ import (
 // same kind, which is the first byte of the key.
 type StatePart struct {
 	Pairs []txn.StatePair
-	// Last reports whether no pairs follow. Pairs is then empty, as in the last txn.OpImportState.
+	// Last reports whether no pairs follow. Pairs is then empty.
 	Last bool
 }
 
 const (
-	// maxPartUnwritten and maxDigestUnwritten limit the number of message IDs that an export collects from memory, which
-	// takes some time. With more, it writes a checkpoint first. Each part of the state collects them again.
+	// maxPartUnwritten and maxDigestUnwritten limit the number of message IDs that an export collects from memory. With
+	// more, it writes a checkpoint first.
 	maxPartUnwritten   = 10_000
 	maxDigestUnwritten = 1_000_000
 )
 
 // ExportState returns the pairs of the state of a queue that follow the given key, for a txn.OpImportState. The queue
-// must be fenced, or complete and incoming, under the epoch. after is empty for the first part. A part that is not the
-// last one has at least one pair, and at most about maxBytes bytes of keys and values. The messages of the queue can be
-// read with Read.
+// must be fenced, or complete and incoming, under the epoch. after is empty for the first part. A part that is not
+// the last one has at least one pair, and at most about maxBytes bytes of keys and values.
 //
-// If the queue has many message IDs that are not in page.db yet, ExportState writes a checkpoint. Errors include
-// ErrNotFenced, ErrClosed, ErrFailed, index.ErrCorrupt, and those of Checkpoint.
+// ExportState may write a checkpoint. Errors include ErrNotFenced, index.ErrCorrupt, and those of Checkpoint.
 func (s *Store) ExportState(ctx context.Context, id, epoch uint64, after []byte, maxBytes int) (StatePart, error) {
 	p := partBuilder{left: maxBytes}
 	if err := s.exportMemory(id, epoch, after, &p); err != nil {
@@ -50,9 +48,8 @@ func (s *Store) ExportState(ctx context.Context, id, epoch uint64, after []byte,
 	return StatePart{Pairs: p.pairs, Last: len(p.pairs) == 0}, nil
 }
 
-// WriteIDs writes a checkpoint if a queue has many message IDs that are not in page.db yet, so that the next
-// ExportState usually need not write one. It reports whether it has written one. Errors include ErrNoQueue, ErrClosed,
-// ErrFailed, and those of Checkpoint.
+// WriteIDs writes a checkpoint if a queue has many message IDs that are not in page.db yet, and reports whether it
+// has written one. Errors include ErrNoQueue and those of Checkpoint.
 func (s *Store) WriteIDs(ctx context.Context, id uint64) (written bool, _ error) {
 	if err := s.Usable(); err != nil {
 		return false, err

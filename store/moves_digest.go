@@ -13,7 +13,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/throttle"
 )
 
-// ErrMissing is returned by DigestMessages if a selected message does not exist or is dead.
+// ErrMissing is returned by DigestMessages if a message selected by DigestRequest.Only is not live.
 var ErrMissing = errors.New("message is missing")
 
 const (
@@ -44,15 +44,15 @@ type MessageDigest struct {
 	// Lengths contains alternately the numbers of consecutive sequences without a live message and with one, from
 	// DigestRequest.From on.
 	Lengths []uint64
-	// Next is the exclusive end of the range that was read. It is below DigestRequest.To if MaxBytes or the maximum size
-	// of Lengths was reached. With DigestRequest.Only, it follows the last message that was read.
+	// Next is the exclusive end of the range that was read. It can be below DigestRequest.To if MaxBytes or the maximum
+	// size of Lengths was reached. With DigestRequest.Only, it follows the last message that was read.
 	Next uint64
 	// Bytes is the size of the messages.
 	Bytes uint64
 }
 
-// DigestMessages returns the digest of the live messages in a range of sequences of a queue, which can be incoming. It
-// reads in small steps, which do not block transactions. Errors include ErrMissing, those of Read, and that of ctx.
+// DigestMessages returns the digest of the live messages in a range of sequences of a queue, which can be incoming.
+// It does not block transactions for long. Errors include ErrMissing, those of Read, and that of ctx.
 func (s *Store) DigestMessages(ctx context.Context, req DigestRequest) (MessageDigest, error) {
 	if req.Urgent {
 		ctx = throttle.FullSpeed(ctx)

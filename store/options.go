@@ -74,7 +74,8 @@ type Options struct {
 	Sync     wal.SyncMode
 	// SyncInterval is the time between syncs in mode wal.SyncInterval.
 	SyncInterval time.Duration
-	// MemoryBudget is the maximum size of messages and index nodes in memory, in bytes; at least MinMemoryBudget.
+	// MemoryBudget is the approximate maximum memory for messages, caches and index nodes, in bytes; at least
+	// MinMemoryBudget.
 	MemoryBudget int64
 	PageCache    PageCache
 	// CheckpointBytes is the size of the log since the last checkpoint, in bytes, at which the next checkpoint is
@@ -83,19 +84,17 @@ type Options struct {
 	// CheckpointInterval is the time since the last checkpoint after which the next checkpoint is started, if the state
 	// has changed.
 	CheckpointInterval time.Duration
-	// LogKeepBytes is the minimum size of the log that is retained so that a standby can catch up. It includes the log
-	// that recovery requires. A negative value retains only that log.
+	// LogKeepBytes is the size of the log, in bytes, that is retained so that a standby can catch up, unless disk space
+	// is short. It includes the log that recovery requires. A negative value retains only that log.
 	LogKeepBytes int64
 	SegmentBytes int64
 	// MaxFrameBytes is the maximum size of an encoded transaction.
 	MaxFrameBytes int
-	// BackgroundPercent is the percentage of time in which a scan, check, digest, rewrite plan, shrink or backup may
-	// run; 0 means 100. A lower percentage slows down transactions less. throttle.FullSpeed lifts the limit for one
-	// operation.
+	// BackgroundPercent is the maximum percentage of time for background work, such as a scan or a backup; 0 means 100.
+	// throttle.FullSpeed lifts the limit for one operation.
 	BackgroundPercent int
-	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened. Open moves its files
-	// to damaged-… in the data directory and creates an empty store with a new incarnation. This store then receives the
-	// data of the other node.
+	// ReplaceDamaged quarantines the store if it belongs to a pair and is too corrupt to be opened. Open moves its
+	// files to damaged-… in the data directory and creates an empty store with a new incarnation.
 	ReplaceDamaged bool
 	// ReplaceUnknown also quarantines a store without a readable identity, which may have belonged to a pair. The empty
 	// store has a new node ID.

@@ -17,14 +17,14 @@ import (
 
 const (
 	readAheadBytes = 256 << 10
-	// slowRead is a duration that a read of readAheadBytes exceeds only if the disk is accessed.
+	// slowRead is the duration of a read above which the data was probably not cached.
 	slowRead = 200 * time.Microsecond
 )
 
 // Delivery is a message as returned by Read.
 type Delivery struct {
 	Sequence uint64
-	// DeliveryCount is the number of times that the subscription released the message; 0 if ReadRequest.Sub is 0.
+	// DeliveryCount is queue.Sub.DeliveryCount; 0 if ReadRequest.Sub is 0.
 	DeliveryCount uint32
 	// Record is the stored message, for txn.DecodeMessage. It must not be modified. It is nil if the message is corrupt
 	// (ReadRequest.IncludeCorrupt).
@@ -46,8 +46,7 @@ type ReadRequest struct {
 	MaxBytes int
 	// Delayed includes messages that are not yet deliverable to Sub. If Sub is 0, such messages are always included.
 	Delayed bool
-	// IncludeCorrupt includes corrupt messages that cannot be repaired, without their records. Otherwise Read returns
-	// an error for such a message.
+	// IncludeCorrupt includes corrupt messages that cannot be repaired, without their records.
 	IncludeCorrupt bool
 	// Lanes, if not nil, selects priority order: the highest priority first, and each priority from its position in
 	// Lanes instead of From. It requires Sub and a queue with priorities. nil selects sequence order.
@@ -91,10 +90,9 @@ func (b *ReadBuffer) reset() {
 	}
 }
 
-// Read appends messages to dst, in sequence order or in priority order (ReadRequest.Lanes). It returns the extended dst
-// and, in sequence order, the sequence at which to continue. It reads the applied state, and does not block
-// transactions while it reads pages. If it appends nothing, no selected message at or after the start position is
-// available now.
+// Read appends messages to dst, in sequence order or in priority order (ReadRequest.Lanes). It returns the extended
+// dst and, in sequence order, the sequence at which to continue. If it appends nothing and returns no error, no
+// selected message at or after the start position is available now.
 //
 // Read stops before a corrupt message and returns the messages before it. If the first message is corrupt, Read tries
 // to repair it from the other node, which may take time. If the repair fails and IncludeCorrupt is not set, Read
@@ -102,7 +100,7 @@ func (b *ReadBuffer) reset() {
 // that error.
 //
 // Read returns ErrNoQueue if the queue or subscription does not exist, and index.ErrCorrupt if the location of
-// messages cannot be determined.
+// messages cannot be determined. It can also return other errors, such as that of ctx.
 func (s *Store) Read(ctx context.Context, req ReadRequest, dst []Delivery) ([]Delivery, uint64, error) {
 	req.Buffer.reset()
 	if req.Lanes != nil {
@@ -177,7 +175,7 @@ type reading struct {
 	limit int
 	bytes int
 	full  bool
-	// shared is set for the read of a subscription if other subscriptions may read the same messages.
+	// shared is set for the read of a subscription if the queue has other subscriptions.
 	shared bool
 	// sparse is set for reads that need few messages of each page. Pages are read into its memory, and the messages are
 	// copied.
@@ -321,7 +319,7 @@ func (r *reading) corrupt(upTo uint64, format string, args ...any) error {
 }
 
 // nextGroup returns the extent that contains seq, and the extents that directly follow it in the file and contain
-// wanted messages. A sparse read may also include unwanted extents between them, of at most maxLaneGap bytes.
+// wanted messages. A sparse read may also include small unwanted extents (maxLaneGap).
 func (r *reading) nextGroup(seq, last uint64) ([]index.Entry, error) {
 	key := index.AppendKey(nil, r.req.Queue, seq)
 	k, v, ok, err := r.view.SeekFloor(key)
@@ -424,8 +422,8 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow reads a group of extents. After a slow read it starts the read-ahead for a streaming reader, since some
-// systems do not report whether pages are cached.
+// readNow reads a group of extents. After a slow read it can start the read-ahead, since some systems do not report
+// whether pages are cached.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.file.ReadExactly(group[0].Extent.First, buf); err != nil {

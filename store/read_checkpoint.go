@@ -21,13 +21,13 @@ type ReadOptions struct {
 	At uint64
 	// MaxWait limits the wait for At and for the checkpoint. It applies only if At is set.
 	MaxWait time.Duration
-	// OlderIfFull selects the last checkpoint if the disk is too full for a new one. It is for operations that free space.
+	// OlderIfFull selects the last checkpoint if the disk is too full for a new one.
 	OlderIfFull bool
 }
 
 // ReadCheckpoint writes a checkpoint and calls fn with it. No transaction waits for fn. If ReadOptions.At is set,
 // ReadCheckpoint waits until that record is applied, and the store applies no later record while the checkpoint is
-// written. A Checkpoint call shortly before ReadCheckpoint shortens this pause.
+// written.
 //
 // Errors include those of Checkpoint and fn, ErrPast if records after At were already applied, and
 // context.DeadlineExceeded if At was not applied in time. If a snapshot was installed in the meantime, the error is
@@ -76,8 +76,7 @@ func (s *Store) pinAt(ctx context.Context, o ReadOptions) (*page.File, *page.Pin
 // SetBackgroundPercent changes Options.BackgroundPercent for operations that begin after the call.
 func (s *Store) SetBackgroundPercent(percent int) { s.background.Store(int32(percent)) }
 
-// Governor returns the governor that slows down background work while that work delays commits. The caller must report
-// the commit latency to it.
+// Governor returns the governor that slows down background work while that work delays commits.
 func (s *Store) Governor() *throttle.Governor { return s.governor }
 
 // Pace returns a pacer for background work. It limits the work to bytesPerSecond, unless this is 0, and to the
@@ -93,8 +92,8 @@ func (s *Store) Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer 
 
 // Checkpoint makes all changes that are already applied durable in page.db. If ctx ends first, it returns the error
 // of ctx, and the checkpoint may still be written. On a full disk it returns an error that wraps page.ErrFull or
-// syscall.ENOSPC, and the store continues without the checkpoint. After any other write error the store is unusable
-// (INV-7), unless a page is corrupt and the store can be repaired from the other node (repair.Repairer.Survives).
+// syscall.ENOSPC, and the store continues without the checkpoint. Other write errors usually make the store unusable
+// (INV-7).
 func (s *Store) Checkpoint(ctx context.Context) (pager.CheckpointInfo, error) {
 	return s.pages.Checkpoint(ctx)
 }

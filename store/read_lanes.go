@@ -16,7 +16,7 @@ type Lanes struct {
 	Next [queue.PriorityLevels]uint64
 	// Skip selects the priorities to skip: bit p stands for priority p.
 	Skip uint16
-	// Empty is set by the read. Bit p is set if priority p was read and has no message at or after Next.
+	// Empty is set by the read. Bit p is set if priority p was read and has no available message at or after Next.
 	Empty uint16
 }
 
@@ -56,7 +56,8 @@ func (s *Store) readLanes(ctx context.Context, req ReadRequest, dst []Delivery) 
 	return dst, highest, nil
 }
 
-// sparseRead is memory for a read that needs few messages of each page and would otherwise retain all of the pages.
+// sparseRead is memory for a read that needs few messages of each page. The read copies these messages instead of
+// retaining the pages.
 type sparseRead struct {
 	pages ReadBuffer
 	room  copyBuffer

@@ -18,19 +18,16 @@ const (
 	// All pieces together use at most 1/aheadPart of the memory budget. maxAhead limits their number.
 	aheadPart = 16
 	maxAhead  = 32
-	// streamBytes is the minimum amount of adjacent wanted data for which read-ahead is started. A reader of scattered
-	// messages does not need the data between these messages.
+	// streamBytes is the minimum amount of adjacent wanted data for which read-ahead is started.
 	streamBytes = 32 << 10
 	// aheadTimeout is the time since the last request for a piece after which its unread data may be discarded.
 	aheadTimeout = time.Second
 )
 
-// readAhead prefetches data for lagging consumers. It reads several large pieces concurrently, with direct I/O, to
-// keep the disk busy. The operating system reads ahead too little for that, and would fill the page cache with data
-// that is read only once.
+// readAhead prefetches data for lagging consumers. It reads several large pieces concurrently, with direct I/O.
 //
-// The pages may be freed and rewritten before the data is used. The reader verifies that the data matches the index (an
-// extent's header contains its birth number), and otherwise reads the file.
+// The pages may be freed and rewritten before the data is used. The reader verifies that the data matches the index
+// (an extent's header contains its birth number), and otherwise reads the file.
 type readAhead struct {
 	mu      sync.Mutex // guards the fields below
 	pieces  []*aheadPiece
@@ -210,8 +207,8 @@ func (r *reading) fromAhead(group []index.Entry, buf []byte) []index.Entry {
 	return group
 }
 
-// streams reports whether data should be read ahead: the reader wants much adjacent data, and does not share it with
-// other subscriptions. Subscriptions that share a queue use the extent cache instead.
+// streams reports whether data should be read ahead: the reader wants much adjacent data, and is the only
+// subscription of the queue or reads without a subscription.
 func (r *reading) streams(buf []byte) bool {
 	return !r.shared && len(r.want) > 1 && len(buf) >= streamBytes && len(buf) <= aheadBytes
 }
@@ -231,7 +228,7 @@ func (r *reading) lead(p *aheadPiece) {
 }
 
 // aheadFrom starts to read a piece of adjacent extents, beginning with the first extent at or after a sequence, and
-// returns the piece. It returns nil if the extents are cached or the read cannot be started.
+// returns the piece. It returns nil if no read was started, for example because the extents are cached.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {

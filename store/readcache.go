@@ -14,11 +14,9 @@ const (
 	maxExtentCache  = 16 << 20
 )
 
-// extentCache caches recently read extents of queues with several subscriptions. Such subscriptions usually have
-// similar positions, so that another subscription soon reads the same extent.
+// extentCache caches recently read extents of queues with several subscriptions.
 //
-// An entry is valid as long as the index has an equal entry in the same file. Messages never change, so a page that was
-// reused for the same messages of the same queue has the same content.
+// An entry is valid as long as the index has an equal entry in the same file.
 type extentCache struct {
 	mu      sync.Mutex // guards the fields below
 	file    *page.File // contains the extents
@@ -81,8 +79,8 @@ func (c *extentCache) drop(e *index.Entry) {
 	}
 }
 
-// fromCache appends messages from cached extents. It returns the extents that must be read, or none if it appended a
-// message or the result is full.
+// fromCache appends messages from cached extents, up to the first extent that is not cached. It returns the extents
+// that the caller must read; nil if the first extent was cached.
 func (r *reading) fromCache(group []index.Entry) (toRead []index.Entry) {
 	if !r.shared {
 		return group

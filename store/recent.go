@@ -8,9 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// recentFrames retains appended frames in memory until they are applied, so that Apply does not read the log. Its
-// size is limited: on a standby, if the active is stuck or page writes are slow, the frames of the whole log could
-// accumulate. If frames do not fit, Apply reads them from the log.
+// recentFrames retains appended frames in memory until they are applied, so that Apply need not read the log. Its
+// size is limited. If frames do not fit, Apply reads them from the log.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first, possibly with gaps
@@ -34,8 +33,8 @@ func (r *recentFrames) keep(b appended, limit int64) {
 	r.bytes += int64(len(b.frames))
 }
 
-// after removes fully applied batches. It returns the frames of the next batch and the position before them, if this
-// batch contains the next record to apply.
+// after removes fully applied batches. It returns the frames of the next batch and the position before them, if that
+// position is not after applied.
 func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Position, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -48,8 +47,7 @@ func (r *recentFrames) after(applied lsn.Position) (frames []byte, before lsn.Po
 	return r.batches[0].frames, r.batches[0].before, true
 }
 
-// trim removes the applied prefix of the first batch, so that Apply does not skip it again. rest is the remainder of
-// the batch.
+// trim removes the applied prefix of the first batch. rest is the remainder of the batch.
 func (r *recentFrames) trim(at lsn.Position, rest []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

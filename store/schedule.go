@@ -85,9 +85,7 @@ func (s *Store) SoonestAdded() int64 { return s.clock.soonest.Swap(queue.NeverMS
 // Scheduled returns the entries of the schedule that follow the given entry and are due by byMS. It returns at most
 // limit entries, in order. If it returns no entry, next is the time of a later entry, which may already have been
 // removed, or queue.NeverMS if no entry follows. Otherwise next ignores entries that are only in memory.
-//
-// Scheduled merges the entries of the tree with the changes since the last checkpoint, which are in memory. It reads
-// pages without blocking transactions. Errors include ErrClosed, ErrFailed and index.ErrCorrupt.
+// Scheduled reads pages without blocking transactions. Errors include ErrClosed, ErrFailed and index.ErrCorrupt.
 func (s *Store) Scheduled(after txn.Due, byMS int64, limit int) (entries []txn.Due, next int64, err error) {
 	pages := s.pages.Acquire()
 	defer s.pages.Release()

@@ -66,8 +66,7 @@ func (s *Store) OpenSnapshot() (*Snapshot, error) {
 	if err := s.Usable(); err != nil {
 		return nil, err
 	}
-	// Retain the whole log first. Otherwise a concurrent checkpoint could release records that follow the pinned
-	// checkpoint.
+	// Retain the whole log first: a concurrent checkpoint could release records that follow the pinned checkpoint.
 	hold := s.log.Hold(1)
 	pin := file.Pin()
 	meta := pin.Meta()
@@ -113,11 +112,10 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 	return snap, nil
 }
 
-// ReadNext reads the first piece of the page file at or after the offset, at most limit bytes but at least one page.
-// It returns the offset and the data of the piece. The next call must pass the offset of the end of the piece. The
-// piece at offset 0 contains the metadata of the checkpoint instead of the file's header, and may be larger than
-// limit. ReadNext returns io.EOF after the last piece. It returns ErrSnapshotGone if the snapshot or the store was
-// closed, or if the store's content was replaced.
+// ReadNext reads the first piece of the page file at or after the offset, at most limit bytes but at least one page,
+// and returns its offset and data. The next call must pass the end of the piece. The piece at offset 0 contains the
+// metadata of the checkpoint, and may be larger than limit. ReadNext returns io.EOF after the last piece, and
+// ErrSnapshotGone if the snapshot or the store was closed, or if the store's content was replaced.
 func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
@@ -155,8 +153,8 @@ func (sn *Snapshot) Messages(ctx context.Context) (uint64, error) {
 	return c.CountMessages(ctx) // the snapshot owns the pin: do not call Close
 }
 
-// verify checks data before it is sent, unless a part before it was skipped (sn.stream). Corrupt data is also sent,
-// since the receiver has no better copy, but this node records the corruption to repair it. sn.mu must be held.
+// verify checks data before it is sent, unless a part before it was skipped (sn.stream). It records corruption for
+// repair; the corrupt data is sent nevertheless. sn.mu must be held.
 func (sn *Snapshot) verify(i int, ext page.Extent, from uint64, data []byte) {
 	size := sn.file.PageSize()
 	begin := uint64(page.OffsetOf(ext.First, size))

@@ -31,8 +31,8 @@ func (r Room) Low(watermark uint64) bool {
 // beyondPages returns the part of the tail that does not fit into free pages.
 func (r Room) beyondPages() uint64 { return r.TailBytes - min(r.TailBytes, r.PageBytes) }
 
-// NearlyLow reports whether the space is so close to the watermark that the log must discard the records retained
-// for a standby.
+// NearlyLow reports whether FreeBytes is below 125 % of the watermark plus the part of the tail that does not fit
+// into free pages.
 func (r Room) NearlyLow(watermark uint64) bool {
 	return r.FreeBytes < watermark+watermark/4+r.beyondPages()
 }
@@ -45,7 +45,7 @@ func (r Room) Held(watermark, bytes uint64) (need uint64, held bool) {
 	return need, r.FreeBytes < need
 }
 
-// Room measures the available space. It takes a few microseconds.
+// Room measures the available space.
 func (s *Store) Room() (Room, error) {
 	usage, err := s.o.FS.Usage(s.o.Dir)
 	if err != nil {
@@ -63,8 +63,8 @@ func (s *Store) Room() (Room, error) {
 	return r, nil
 }
 
-// SetSpaceShort sets whether disk space is short. While it is short, the log discards all records that are neither
-// needed for recovery nor held (HoldLog).
+// SetSpaceShort sets whether disk space is short. While it is short, the log retains only records that are needed for
+// recovery or held (HoldLog).
 func (s *Store) SetSpaceShort(short bool) { s.log.SetLowSpace(short) }
 
 // Stats contains statistics of a store.

@@ -303,8 +303,9 @@ func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	return err == nil && !slices.Contains(files, "cut.intent") && !slices.ContainsFunc(files, isSegment), err
 }
 
-// Close writes a checkpoint and closes all files. If no error occurred, it marks the directory clean. If the store has
-// failed, Close only closes the files. A second call does nothing.
+// Close writes a checkpoint and closes all files. It marks the directory clean if the store has not failed and the
+// files were closed without an error. If the store has failed, Close only closes the files. A second call does
+// nothing.
 func (s *Store) Close() error {
 	if !s.closed.CompareAndSwap(false, true) {
 		return nil
@@ -371,12 +372,11 @@ func (s *Store) Usable() error {
 	return nil
 }
 
-// ServeReaders sets whether consumers read messages from this store; CacheAuto depends on this setting. The default
-// is true.
+// ServeReaders sets whether consumers read messages from this store, for CacheAuto. The default is true.
 func (s *Store) ServeReaders(on bool) { s.pages.SetCacheUse(s.o.PageCache.use(on)) }
 
 // View calls fn with the applied state, which does not change during the call. fn must not modify or retain the
-// state, block, or perform I/O. Package query implements common queries.
+// state, block, or perform I/O.
 func (s *Store) View(fn func(state *queue.State)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

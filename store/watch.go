@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// watchers wakes dispatchers when a queue may have changed. A signal is a hint: the receiver must check the queue.
+// watchers signals that a queue may have changed. A signal is a hint: the receiver must check the queue.
 type watchers struct {
 	mu      sync.Mutex
 	byQueue map[uint64][]chan struct{}

@@ -32,7 +32,7 @@ type Expiry struct {
 }
 
 // ExpiryQueues returns the numbers of the queues with a retention or txn.OverflowDeadLetterHead, in ascending order,
-// without fenced queues. Its cost does not depend on other queues.
+// without fenced queues.
 func ExpiryQueues(s *store.Store) (ids []uint64) {
 	s.View(func(state *queue.State) { ids = state.Expiring() })
 	return ids
@@ -173,8 +173,7 @@ func Filter(s *store.Store, id uint64, sub uint32) (filter string) {
 }
 
 // DeliveryOrder reports whether a queue delivers messages of higher priority first, and whether only one consumer of
-// each subscription receives messages at a time. Both are false if the queue does not exist. prioritized never changes
-// for a queue.
+// each subscription receives messages at a time. Both are false if the queue does not exist.
 func DeliveryOrder(s *store.Store, id uint64) (prioritized, exclusive bool) {
 	viewQueue(s, id, func(_ *queue.State, q *queue.Queue) {
 		prioritized, exclusive = q.Prioritized(), q.Config().Exclusive != 0

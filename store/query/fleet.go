@@ -7,7 +7,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/queue"
 )
 
-// Fleet returns the membership of the pair in a fleet, as of the last applied record. Only transactions change it.
+// Fleet returns the membership of the pair in a fleet, as of the last applied record.
 func Fleet(s *store.Store) (fleet queue.FleetState) {
 	s.View(func(state *queue.State) { fleet = state.Fleet() })
 	return fleet

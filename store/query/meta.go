@@ -8,8 +8,7 @@ import (
 )
 
 // Meta returns the applied value of an internal entry (queue.MetaEntry). The caller must not modify the value. ok is
-// false if the entry does not exist. Only transactions (txn.OpPutMeta, txn.OpSwapMeta, txn.OpDeleteMeta) change
-// entries.
+// false if the entry does not exist.
 func Meta(s *store.Store, key string) (value []byte, ok bool) {
 	s.View(func(state *queue.State) { value, ok = state.Meta(key) })
 	return value, ok
@@ -29,8 +28,8 @@ func WatchMeta(s *store.Store) (changed <-chan struct{}, cancel func()) {
 }
 
 // Access returns the version and the entries of the applied access table. The version is the logical number of the
-// last change, or 0. The entries are ordered by kind and name. Only transactions (txn.OpAccess) change the table. The
-// caller may retain the values, but must not modify them.
+// last change, or 0. The entries are ordered by kind and name. The caller may retain the values, but must not modify
+// them.
 func Access(s *store.Store) (version uint64, entries []queue.AccessEntry) {
 	s.View(func(state *queue.State) { version, entries = state.Access() })
 	return version, entries

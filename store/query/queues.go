@@ -376,8 +376,7 @@ const usageQueues = 1000
 
 // Usage returns the number of queues with a name that begins with prefix and for which match returns true, and the
 // stored bytes of their messages. The result is not a consistent snapshot: Usage releases the lock at intervals, so
-// transactions may be applied concurrently. match must not block. The time is proportional to the number of queues
-// with the prefix.
+// transactions may be applied concurrently. match must not block.
 func Usage(s *store.Store, prefix string, match func(name string) bool) (queues, bytes uint64) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

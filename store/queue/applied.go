@@ -31,8 +31,7 @@ type Counts struct {
 // Counts returns the counts since the LSN passed to CountAfter.
 func (s *State) Counts() Counts { return s.counts }
 
-// CountAfter excludes the records up to lsn from the counts. The store passes the end of the log at startup, so that
-// records replayed from the log are not counted.
+// CountAfter excludes the records up to lsn from the counts.
 func (s *State) CountAfter(lsn uint64) { s.countAfter = lsn }
 
 // ContinueCounts copies the counts and the LSN of CountAfter from before, the state that s replaces.

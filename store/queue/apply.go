@@ -19,7 +19,7 @@ import (
 // not modify payload.
 //
 // If the result's code is txn.ErrNewerVersion, or if ReadError returns an error, Apply changed nothing and the node
-// must stop. If the node skipped the record, the states would diverge, since the peer may be able to apply it.
+// must stop: it must not skip the record.
 func (s *State) Apply(lsn uint64, payload []byte) txn.Result {
 	return s.ApplyWith(lsn, payload, txn.Checksum{})
 }

@@ -16,7 +16,7 @@ type Batch struct {
 	// Everything reports whether the batch is a checkpoint.
 	Everything bool
 	// Puts are the keys to set after the Deletes are applied, in ascending order. A key in both was removed and created
-	// again, such as that of the retention.
+	// again.
 	Puts []KV
 	// Deletes are the keys to remove, in no particular order. The tree may not contain all of them.
 	Deletes  [][]byte
@@ -26,7 +26,7 @@ type Batch struct {
 	// DeleteRanges are the key ranges to remove after the Puts, Deletes and IDs are applied.
 	DeleteRanges []KeyRange
 	// DeletedQueues are the deleted queues. Their data must be removed: QueueKeys, and the entries and extents of the
-	// message index. Their messages may be in Tails of an earlier batch, never of a later one.
+	// message index.
 	DeletedQueues []uint64
 	// Tails are the messages to write, in order for each queue.
 	Tails     []TailRun
@@ -49,8 +49,7 @@ type TailRun struct {
 	sums []uint32
 }
 
-// Sum returns the CRC32C of Records[i] if it was computed when the message was applied; otherwise 0. It is usually
-// known for large messages.
+// Sum returns the CRC32C of Records[i] if it was computed when the message was applied; otherwise 0.
 func (t *TailRun) Sum(i int) uint32 {
 	if t.sums == nil {
 		return 0

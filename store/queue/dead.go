@@ -23,8 +23,7 @@ type DeadRange struct {
 }
 
 // Parts yields the first and last sequence of each part of the range that the caller must check. Every extent with a
-// newly dead message overlaps a part, unless Prune has removed the group. After a few acknowledgements out of order in
-// a large queue, the parts are much smaller than the range.
+// newly dead message overlaps a part, unless Prune has removed the group.
 func (d *DeadRange) Parts(yield func(first, last uint64) bool) {
 	if d.died == 0 {
 		yield(d.First, d.Last)

@@ -98,7 +98,7 @@ func (s *State) Deduplicates() bool { return s.ids.used }
 func (s *State) ReadError() error { return s.ids.err }
 
 // MessageIDs returns the number of message IDs that the queue retains, and the number of duplicates that it has
-// discarded. Some of these IDs may have left the window, usually less than a quarter of the window ago.
+// discarded. Some of these IDs may have left the window.
 func (q *Queue) MessageIDs() (kept, duplicates uint64) {
 	if q.ids == nil {
 		return 0, 0

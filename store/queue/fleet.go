@@ -153,8 +153,8 @@ func (s *State) takeEpoch(q *Queue) {
 	t.epoch = 0
 }
 
-// DetachedFleet returns the key and the value that end the membership of a copy of the state. ok is false if the state
-// is not a member. The pair from which the copy was made still owns the queues.
+// DetachedFleet returns the key and the value that end the membership of a copy of the state. ok is false if the
+// state is not a member.
 func (s *State) DetachedFleet() (key, value []byte, ok bool) {
 	t := fleet{FleetState: FleetState{MaxEpoch: s.fleet.MaxEpoch}}
 	return []byte{keyFleet}, t.appendValue(nil), s.fleet.Member()

@@ -34,9 +34,9 @@ type publishedBefore struct {
 	duplicates txn.Duplicates
 }
 
-// checkSetForwards verifies that a queue may have these rules. A queue with rules must not be a target of other rules.
-// Each target must exist, must not be the queue itself, must not be fenced, must have no rules, and must occur only
-// once. A forwarded message is therefore never forwarded again, regardless of the order in which rules are set.
+// checkSetForwards verifies that a queue may have these rules. A queue with rules must not be a target of other
+// rules. Each target must exist, must not be the queue itself, must not be fenced, must have no rules, and must occur
+// only once.
 func (s *State) checkSetForwards(q *Queue, o *txn.Op) txn.Code {
 	rules, err := txn.DecodeForwards(o.Raw)
 	if err != nil {

@@ -28,9 +28,9 @@ const (
 	// evicted first.
 	MaxProducers = 100_000
 
-	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last publishes
-	// that a queue discarded because of their message ID. The last result is retained even if it exceeds the limit. A
-	// client that has at most this number of messages in flight finds the results of all of them.
+	// MaxProducerDuplicates is the maximum number of duplicates retained per producer: the messages of its last
+	// publishes that a queue discarded because of their message ID. The last result is retained even if it exceeds the
+	// limit.
 	MaxProducerDuplicates = 1 << 16
 
 	// maxProducerOps is the maximum number of operation results retained per producer.

@@ -22,8 +22,7 @@ type metaEntries struct {
 	pending int // maximum number of entries added by the transaction being checked
 }
 
-// MetaEntry is an internal entry: a replicated key and value for internal use, such as a setting, the plan, a job or a
-// schedule.
+// MetaEntry is an internal entry: a replicated key and value.
 type MetaEntry struct {
 	// Key has 1 to txn.MaxMetaKeyBytes bytes.
 	Key string

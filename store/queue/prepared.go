@@ -62,8 +62,8 @@ func (p *Prepared) Acks() uint64 { return p.acks }
 // Bytes returns the number of payload bytes retained for the transaction.
 func (p *Prepared) Bytes() int { return len(p.payload) }
 
-// Ops iterates over the OpPublish, OpAck and OpTake operations. Each operation is valid until the next iteration.
-// Ops skips forwards: they reserve nothing, and their targets may be deleted before the commit.
+// Ops iterates over the OpPublish, OpAck and OpTake operations; it skips forwards. Each operation is valid until the
+// next iteration.
 func (p *Prepared) Ops(yield func(*txn.Op) bool) {
 	var r txn.Reader
 	if txn.Inner(&r, p.payload) != nil {

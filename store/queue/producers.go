@@ -246,9 +246,9 @@ func (ps *producers) unlink(p *producer) {
 	p.newer, p.older = nil, nil
 }
 
-// CachedResult returns a result of Apply that does not depend on the operations of the transaction: the earlier
-// result for the same sequence, or the code of a rejection. If it returns neither, Apply would evaluate the
-// transaction. A server can thus respond to a retry after the queue was deleted or became full (INV-10).
+// CachedResult returns a result of Apply that does not depend on the operations of the transaction (INV-10): the
+// earlier result for the same sequence, or the code of a rejection. If it returns neither, Apply would evaluate the
+// transaction.
 func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	_, kept, code := s.producers.lookup(p)
 	return cachedResultOf(kept, code)
@@ -256,7 +256,7 @@ func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused
 
 // CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If any producer was
 // evicted, it returns txn.ErrProducerForgotten for every unknown producer, because the unknown producer may be an
-// evicted one. Apply accepts low sequences of an unknown producer, and could apply such a transaction again.
+// evicted one.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {

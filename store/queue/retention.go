@@ -77,8 +77,7 @@ func (s *State) trim(q *Queue, o *txn.Op) (changed uint64) {
 func (s *State) Expiring() []uint64 { return slices.Sorted(maps.Keys(s.expiring)) }
 
 // RetainFrom returns the lowest live sequence, not below the floor of Retained, from which on the live messages are
-// within the given limits on messages and bytes. 0 means no limit. If no message fits, it returns NextSequence. It
-// visits only chunks up to the one of the result.
+// within the given limits on messages and bytes. 0 means no limit. If no message fits, it returns NextSequence.
 func (q *Queue) RetainFrom(messages, bytes uint64) uint64 {
 	floor, _ := q.Retained()
 	leftMessages, leftBytes := q.messages, q.bytes // live messages and bytes from the current group on

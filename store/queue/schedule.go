@@ -247,8 +247,8 @@ func (s *State) NextScheduled(after txn.Due) int64 {
 	return next
 }
 
-// ScheduleBatch is a set of changes to the schedule index. It shares its entries with the state, because it may have
-// hundreds of thousands of them. The entries do not change.
+// ScheduleBatch is a set of changes to the schedule index. It shares its entries with the state. The entries do not
+// change.
 type ScheduleBatch struct{ of generation }
 
 // Puts iterates over the keys to set, with empty values, in order. A key is valid until the next iteration.

@@ -307,7 +307,7 @@ func (s *State) lastNumber() uint64 {
 	return last
 }
 
-// IsSiteKey reports whether key is the key of the site role, the only part of the state that differs between sites.
+// IsSiteKey reports whether key is the key of the site role.
 func IsSiteKey(key []byte) bool { return len(key) == 1 && key[0] == keySite }
 
 const siteFlagUpstreamStopped = 1

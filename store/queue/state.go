@@ -115,8 +115,8 @@ func (s *State) setLimits(l limits) { s.limits, s.producers.limits = l, l }
 func (s *State) Applied() uint64 { return s.applied }
 
 // Digest returns a rolling hash of the logical numbers and result codes of the transactions, and of the operations
-// that are not on a queue. Queue.Digest covers the operations on queues. State.Digest is equal on nodes with the same
-// Applied, and at sites with the same SiteState.Logical.
+// that are not on a queue. Queue.Digest covers the operations on queues. Nodes of a pair with the same Applied have
+// the same Digest.
 func (s *State) Digest() uint64 { return s.digest }
 
 // QueueCount returns the number of queues, without incoming queues.
@@ -162,8 +162,7 @@ func (s *State) List(dst []*Queue, prefix, after string, limit int) []*Queue {
 // Queues iterates over all queues in name order, without incoming queues.
 func (s *State) Queues(yield func(*Queue) bool) { s.names.from("", yield) }
 
-// Temporary returns the temporary queues that are not fenced, ordered by number. The active deletes them after a time
-// without consumers.
+// Temporary returns the temporary queues that are not fenced, ordered by number.
 func (s *State) Temporary() []*Queue {
 	queues := make([]*Queue, 0, len(s.temporary))
 	for _, id := range slices.Sorted(maps.Keys(s.temporary)) {
@@ -172,10 +171,9 @@ func (s *State) Temporary() []*Queue {
 	return queues
 }
 
-// TakeTouched appends to dst the numbers of the queues touched since the last call. Publishing, forwarding,
-// releasing, moving, purging and seeking messages touch a queue, as do messages that become deliverable after a delay
-// or a rollback. Altering, pausing, resuming or deleting a queue or one of its subscriptions also touches the queue,
-// as does fencing, unfencing or taking it, or a policy that changes its configuration.
+// TakeTouched appends to dst the numbers of the queues touched since the last call. Operations that can make messages
+// deliverable to an existing subscription, such as a publish or a seek, touch the queue. So do changes such as
+// altering, pausing or deleting the queue.
 //
 // TakeTouched adds MetaQueue if an internal entry changed, AccessQueue if the access table changed, and FleetQueue if
 // the pair joined or left a fleet, or if a move changed other than by the progress of its import. It adds

@@ -12,8 +12,7 @@ import (
 )
 
 // Attribute is the tag of a standard field of a message, of its typed properties, or of its DeadLetter. Tags up to
-// AttributeValues are the field numbers in lockstep.v1.Message, so that a text attribute can be sent as stored. Tags
-// never change their meaning.
+// AttributeValues are the field numbers in lockstep.v1.Message. Tags never change their meaning.
 type Attribute uint8
 
 // Tags of the attributes.
@@ -22,7 +21,7 @@ const (
 	AttributeCorrelationID Attribute = 4
 	AttributeReplyTo       Attribute = 5
 	AttributeContentType   Attribute = 6
-	// AttributeSubject is the subject of the message. In JMS, it is the JMSType.
+	// AttributeSubject is the subject of the message.
 	AttributeSubject Attribute = 7
 	AttributeGroup   Attribute = 8
 	// AttributePriority is the priority, one byte.
@@ -42,7 +41,7 @@ const lastText = AttributeGroup
 type Attributes struct {
 	// MessageID, CorrelationID, ReplyTo, ContentType and Subject have at most MaxAttributeBytes bytes each.
 	MessageID, CorrelationID, ReplyTo, ContentType, Subject string
-	// Group has at most MaxAttributeBytes bytes. Messages of a group are delivered in order, to one consumer at a time.
+	// Group has at most MaxAttributeBytes bytes.
 	Group string
 	// Priority is 0 to MaxPriority; nil means DefaultPriority.
 	Priority *uint8
@@ -401,8 +400,8 @@ func RecordAttribute(rec []byte, tag Attribute) []byte {
 	return nil
 }
 
-// cutBytes decodes a length and that number of bytes at the front of b. It returns nil if b is too short. It is a fast
-// variant of decoder.bytes for verified data, since it is called several times per delivered message.
+// cutBytes decodes a length and that number of bytes at the front of b. It returns nil if b is too short. It is a
+// fast variant of decoder.bytes for verified data.
 func cutBytes(b []byte) (value, rest []byte) {
 	if len(b) == 0 {
 		return nil, nil

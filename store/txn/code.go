@@ -72,18 +72,15 @@ const (
 	ErrSiteChange Code = 102
 	// ErrNotOwned is returned if a pair of a fleet would create a queue without an ownership epoch.
 	ErrNotOwned Code = 103
-	// ErrFleetChanged is returned for a join of a member. If the pair is not a member, it is also returned for a leave,
-	// an OpOwn, the beginning or take of a move, and the cancellation of an import that has not begun. It is also
-	// returned for a move of a pair to itself, and for an epoch that is too low. A join requires an epoch above all
-	// epochs in the log. An OpOwn and a move require an epoch above the epoch of the queue or of the join.
+	// ErrFleetChanged is returned if an operation does not fit the membership of the pair in a fleet, for example a
+	// join of a member, or if its epoch is too low.
 	ErrFleetChanged Code = 104
-	// ErrMoved is returned for an operation on a fenced queue, or that would refer to one, and for a policy that applies
-	// to one. It is also returned for a new queue with the name of a fenced or incoming queue, and for a leave while the
-	// pair has a record of a move (INV-28).
+	// ErrMoved is returned for an operation that a fenced or incoming queue does not permit (INV-28), such as a publish
+	// to a fenced queue, or the creation of a queue with the name of an incoming one. It is also returned for a leave
+	// while the pair has a record of a move.
 	ErrMoved Code = 105
 	// ErrMoveChanged is returned for an operation that does not fit the state of its move, for example if the move does
-	// not exist, was already taken or canceled, or is at another position. It is also returned for a new move with an
-	// epoch that was used before.
+	// not exist or was already taken or canceled.
 	ErrMoveChanged Code = 106
 	// ErrMoveIncomplete is returned if messages or parts of the state of an incoming queue are missing. It is also
 	// returned if the queue refers to a queue that is not part of the move.

@@ -40,8 +40,7 @@ type Config struct {
 	// not temporary.
 	TemporaryGrace uint64
 	// ExactBytes is 1 if the queue stores the size of each message while MaxBytes or RetentionBytes is set, so that the
-	// byte count is exact. The active sets ExactBytes together with one of these limits, and Config.Apply sets it for a
-	// limit of a policy. Clients cannot see it.
+	// byte count is exact. Clients cannot set it.
 	ExactBytes uint64
 	// AckTimeout is the time within which a consumer must acknowledge a delivered message; 0 means no deadline.
 	AckTimeout uint64
@@ -87,7 +86,7 @@ const (
 	FieldDedupWindow
 	FieldDedupMax
 
-	// PlainFields are the fields that releases before 0.2.0 support. These releases alter them only together.
+	// PlainFields are the fields that releases before 0.2.0 support.
 	PlainFields = FieldMaxMessages | FieldMaxBytes
 	// PolicyFields are the fields that a subscription can override.
 	PolicyFields = FieldMaxDeliveries | FieldDeadLetter | FieldRedeliveryDelay | FieldRedeliveryMultiplier |

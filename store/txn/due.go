@@ -46,9 +46,8 @@ const MaxDue = 10_000
 
 // Due adds an operation that executes due entries. A DueDeliver makes a delayed message deliverable. DueExpire and
 // DueTTL acknowledge a message for all subscriptions. DueIDs removes generations of message IDs that are no longer in
-// the deduplication window. Completed entries are skipped, so a retry changes nothing. Entries that are not due at the
-// transaction's time, according to their time or the queue's current TTL, are also skipped. The same applies to
-// entries of fenced and incoming queues, and to the expiry of messages that a prepared transaction reserves.
+// the deduplication window. The state skips entries that are completed, not due at the transaction's time, or of
+// fenced and incoming queues. It also skips the expiry of messages that a prepared transaction reserves.
 func (b *Builder) Due(entries ...Due) {
 	if len(entries) == 0 || len(entries) > MaxDue {
 		b.fail(fmt.Errorf("%w: %d due entries, must have 1 to %d", ErrTooLarge, len(entries), MaxDue))

@@ -35,11 +35,9 @@ func Fingerprint(payload []byte, table *crc32.Table) (sum uint32, err error) {
 }
 
 // Fingerprint returns sum, a checksum of a client's request, extended by the operation. sum is 0 for the first
-// operation of a transaction. For a publish, the checksum covers the messages without their times, which differ
-// between attempts. For an OpPrepare, it covers the xid and the prepared operations; for an OpAccess, the checksum of
-// the request; and for an OpSwapMeta, the key. For other operations, it covers Name, Raw, Target, Start, IfEmpty,
-// Temporary, and the changed configuration. It covers no other fields, such as Queue, Sub, Sequence and Number. It
-// excludes additions of the active (OpForward, OpOwn, Config.ExactBytes). table must be the table of crc32.Castagnoli.
+// operation of a transaction. The checksum excludes data that can differ between attempts of a request, such as
+// publish times, and additions of the active (OpForward, OpOwn, Config.ExactBytes). It also excludes some other
+// fields, such as Queue and Sequence. table must be the table of crc32.Castagnoli.
 func (o *Op) Fingerprint(sum uint32, table *crc32.Table) uint32 {
 	return o.FingerprintWith(sum, table, &RecordSums{})
 }
@@ -90,8 +88,8 @@ func (o *Op) FingerprintWith(sum uint32, table *crc32.Table, known *RecordSums) 
 	return sum
 }
 
-// fingerprintRecord adds one message to the fingerprint sum. It excludes the publish time, and the expiry and delivery
-// times, which the active may compute from a TTL or delay. known is the checksum of rec, or 0 if unknown.
+// fingerprintRecord adds one message to the fingerprint sum. It excludes the publish, expiry and delivery times.
+// known is the checksum of rec, or 0 if unknown.
 func fingerprintRecord(sum uint32, table *crc32.Table, rec []byte, known uint32) uint32 {
 	size, flags, rest := len(rec), rec[sizeFieldBytes], rec[recordHeaderBytes:]
 	if flags&flagAttributes != 0 {

@@ -76,8 +76,7 @@ func (b *Builder) OwnQueue(name string, epoch uint64) {
 	b.end()
 }
 
-// Barrier returns the payload of a record without effect. When this record is applied, all earlier records of the log
-// are applied, too.
+// Barrier returns the payload of a transaction that a pair always rejects.
 func Barrier(t time.Time) ([]byte, error) {
 	// A pair always rejects it: the queue is missing, the pair is not a member of a fleet, or the epoch of the queue is
 	// already at least 1.

@@ -17,7 +17,7 @@ type Forward struct {
 	// Move moves messages to the target instead of copying them.
 	Move bool
 	// Filter is the filter expression, at most MaxFilterBytes bytes; "" matches all messages. Log and state treat it as
-	// opaque. The active evaluates it and adds an OpForward with the matching messages.
+	// opaque.
 	Filter string
 }
 
@@ -87,10 +87,10 @@ func (b *Builder) SetForwards(queue uint64, forwards []Forward) {
 	b.end()
 }
 
-// Forward adds an operation that also publishes messages of the preceding publish to target, or only to target if move
-// is set. queue is the queue of the publish. indexes are the positions of the messages in the publish, starting at 0,
-// in ascending order; an empty list means all messages. The active adds this operation to a client's request, so it has
-// no result and is not part of the fingerprint.
+// Forward adds an operation that also publishes messages of the preceding publish to target, or only to target if
+// move is set. queue is the queue of the publish. indexes are the positions of the messages in the publish, starting
+// at 0, in ascending order; an empty list means all messages. The operation has no result and is not part of the
+// fingerprint.
 func (b *Builder) Forward(queue, target uint64, move bool, indexes []int) {
 	b.begin(OpForward, queue, target)
 	f := Forward{Move: move}

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Committer commits encoded transactions; *replication.Primary implements it.
+// Committer commits encoded transactions.
 type Committer interface {
 	// Commit returns the result after the transaction is committed and applied. It returns an error if the transaction
 	// was not logged, or if its outcome is unknown: ctx ended, or the node ceased to be the active, after the

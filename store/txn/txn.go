@@ -52,7 +52,7 @@ const (
 	// OpTake is like OpAck, but is rejected if a message is already acknowledged or reserved by a prepared
 	// transaction.
 	OpTake OpCode = 20
-	// OpForward forwards messages of the preceding publish to another queue. The active adds it.
+	// OpForward forwards messages of the preceding publish to another queue.
 	OpForward           OpCode = 19
 	OpSetForwards       OpCode = 21
 	OpAlterSubscription OpCode = 23
