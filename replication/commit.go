@@ -38,7 +38,7 @@ type Item struct {
 	Span Span
 	// Site marks a transaction replicated from another site, or a change of the role of this site. See RestrictToSite.
 	Site bool
-	// Exempt marks a transaction that Primary.HoldWrites does not delay, such as a change of a setting.
+	// Exempt marks a transaction that Primary.HoldWrites does not delay.
 	Exempt bool
 }
 

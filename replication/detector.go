@@ -36,8 +36,7 @@ func (s *silence) step(now time.Time, nominal time.Duration, received bool) time
 	return s.quiet
 }
 
-// detector reports the other end as lost after a fixed timeout. An adaptive timeout, based on the longest recent
-// gap, dropped healthy nodes (docs/decisions/0025).
+// detector reports the other end as lost after a fixed timeout (docs/decisions/0025).
 type detector struct {
 	silence
 	log     *zap.Logger

@@ -21,21 +21,20 @@
 //
 // # Control
 //
-// Package failover decides which node is in sync. The primary reports each Event to package failover, which controls
-// it with Primary.Configure. A standby that connects catches up from a snapshot if necessary, then from the log
-// files, then from memory. When the standby is within the window, the primary reports StandbyCaughtUp and failover
-// requires its acks (SYNCING). When all records that were committed before this requirement are durable on the
-// standby, the primary reports StandbySynced and failover may add the standby to in_sync (INV-3).
+// The owner of the role receives each Event of the primary and controls the primary with Primary.Configure. A standby
+// that connects catches up from a snapshot if necessary, then from the log files, then from memory. When the standby
+// is within the window, the primary reports StandbyCaughtUp: its acks can be required. When all records that were
+// committed before this requirement are durable on the standby, the primary reports StandbySynced: the standby may be
+// added to in_sync (INV-3).
 //
 // The follower rejects an active below the fence in its store's identity. It persists a higher fence before it
 // accepts messages with that fence (INV-1). After Stop returns, the follower accepts and acknowledges nothing
 // (INV-4).
 //
 // A standby sends the position of the last record that it knows to be committed. An active without this record was
-// probably restored from an older copy of its data directory. The active refuses the standby, which would otherwise
-// truncate acknowledged records, and the standby also refuses such an active (INV-13). If this standby is in sync,
-// package failover then moves the role to it; otherwise an operator must decide. A standby truncates records that it
-// knows to be committed only if a forced failover discarded them.
+// probably restored from an older copy of its data directory. The active refuses the standby, and the standby also
+// refuses such an active (INV-13). A standby truncates records that it knows to be committed only if a forced
+// failover discarded them.
 //
-// Only the files transport*.go use gRPC and protobuf. The tests also use an in-memory transport (memnet_test.go).
+// Only the files transport*.go use gRPC and protobuf.
 package replication

@@ -6,8 +6,7 @@ import "errors"
 
 // Errors of Commit and Submit.
 var (
-	// ErrNotActive is returned if the primary has stopped or failed, and the transaction was not logged. The client can
-	// retry on the current active.
+	// ErrNotActive is returned if the primary has stopped or failed, and the transaction was not logged.
 	ErrNotActive = errors.New("this node is not active")
 	// ErrBlocked is returned while the primary must not acknowledge, or if the context ends while a switchover delays the
 	// transaction. The transaction was not logged.

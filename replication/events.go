@@ -22,9 +22,8 @@ const (
 	// LostRefused means that a dial was refused: the host is reachable, and no process listens on the address.
 	LostRefused
 	LostSilence
-	// LostRejected means that the other end responds, but the two nodes cannot replicate. Reasons: the other end is not
-	// active, belongs to another pair, or has another protocol or an older configuration (INV-1); or the standby is not
-	// accepted, or has lost records that it had acknowledged.
+	// LostRejected means that the other end responds, but the two nodes cannot replicate, for example because the other
+	// end is not active or belongs to another pair.
 	LostRejected
 	LostSlow
 	// LostAhead means that the standby's fence is above this active's configuration and term (INV-1).
@@ -74,10 +73,9 @@ type (
 		Member      Member
 		Requirement uint64
 	}
-	// StandbyLost reports that a standby's connection or snapshot transfer ended. It also reports a required standby that
-	// did not connect in time, a standby that did not request its snapshot in time, and a standby that was refused
-	// because of its fence (LostAhead) or lost records (LostRejected). After a snapshot request, Member contains only the
-	// node.
+	// StandbyLost reports that a standby's connection or snapshot transfer ended, that a required or redirected standby
+	// did not connect in time, or that a standby was refused, for example because of its fence (LostAhead). Member may
+	// contain only the node.
 	StandbyLost struct {
 		Member Member
 		Cause  LostCause

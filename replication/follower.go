@@ -127,16 +127,15 @@ func StartFollower(o FollowerOptions) *Follower {
 	return f
 }
 
-// Stop ends the role. After it returns, no message from the active is accepted or acknowledged (INV-4), and all
-// acknowledged records are durable.
+// Stop ends the role. After it returns, no message from the active is accepted or acknowledged (INV-4).
 func (f *Follower) Stop() {
 	f.stop()
 	f.wg.Wait()
 	f.events.close()
 }
 
-// Resync starts to replace the store with a snapshot from the active, to repair corruption that cannot be repaired
-// otherwise. SnapshotInstalled is posted on completion; until then, further calls have no effect.
+// Resync starts to replace the store with a snapshot from the active. SnapshotInstalled is posted on completion;
+// until then, further calls have no effect.
 func (f *Follower) Resync(reason error) {
 	if !f.resync.CompareAndSwap(nil, &reason) {
 		return

@@ -35,9 +35,9 @@ type applier struct {
 	err  error         // set before done is closed
 }
 
-// link is one accepted connection of a follower. It has four goroutines: one receives and verifies, one appends, syncs
-// and acknowledges, one applies, and one sends heartbeats. If commits are not synced, the receiver itself appends while
-// the writer is idle, because an append takes less time than waking a goroutine.
+// link is one accepted connection of a follower. It has four goroutines: one receives and verifies, one appends,
+// syncs and acknowledges, one applies, and one sends heartbeats. If commits are not synced, the receiver itself
+// appends while the writer is idle.
 type link struct {
 	f      *Follower
 	stream ActiveStream
@@ -212,8 +212,7 @@ func (l *link) receive() error {
 }
 
 // incomplete reports whether the active has committed records that this log does not contain, and posts
-// FollowerIncomplete in that case. An in-sync standby has every committed record, unless it lost records or was
-// restored from an older copy (INV-13).
+// FollowerIncomplete in that case.
 func (f *Follower) incomplete(m *ActiveMessage, has lsn.Position) bool {
 	if m.CommitLSN <= has.LSN {
 		return false
@@ -448,9 +447,8 @@ func (l *link) sendAck(durable lsn.Position) error {
 	return nil
 }
 
-// apply applies records that are committed and durable on this node (INV-2, INV-5). Only a handover waits for the
-// result. apply therefore delays each round, to collect more records and to leave the CPU to the goroutines that
-// acknowledge.
+// apply applies records that are committed and durable on this node (INV-2, INV-5). It delays each round, to collect
+// more records.
 func (l *link) apply(ctx context.Context) error {
 	t := time.NewTimer(time.Hour)
 	defer t.Stop()

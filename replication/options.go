@@ -61,8 +61,7 @@ type Tuning struct {
 	MaxTxnBytes        int
 	SnapshotChunkBytes int
 	// SnapshotBytesPerSecond, if not nil, returns the maximum rate at which a standby receives a snapshot; 0 means no
-	// limit. It is called at the start of each transfer. A limit protects commits if the logs share a disk or a network
-	// with the transfer.
+	// limit. It is called at the start of each transfer.
 	SnapshotBytesPerSecond func() int64
 }
 

@@ -26,10 +26,10 @@ const moveBytes = 128 << 10
 // Done receives the outcome of a transaction. It is called exactly once per accepted transaction, and must not block or
 // call Submit. The callee owns the result.
 //
-// A nil error means that the transaction is committed on every member of in_sync (INV-2) and applied on this node;
-// the result may still report a rejection. These calls are made in commit order, one at a time, by the goroutine that
-// applies. An error is reported by the goroutine that calls Configure or Stop, or in which the primary fails,
-// possibly concurrently with other outcomes.
+// A nil error means that the transaction is committed (INV-2) and applied on this node; the result may still report a
+// rejection. These calls are made in commit order, one at a time, by the goroutine that applies. An error is reported
+// by the goroutine that calls Configure or Stop, or in which the primary fails, possibly concurrently with other
+// outcomes.
 type Done func(r *txn.Result, err error)
 
 type group struct {
@@ -112,8 +112,7 @@ func (q *queue) add(ctx context.Context, kind wal.Kind, items []Item, weight int
 	}
 }
 
-// encode appends the frame of item to the open batch. mu is held, because copying and checksumming a payload under
-// the lock is cheaper than a handoff to another goroutine.
+// encode appends the frame of item to the open batch. mu is held.
 func (q *queue) encode(kind wal.Kind, item *Item) {
 	size := item.bytes()
 	first := len(q.waiting) == 0

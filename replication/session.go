@@ -191,7 +191,7 @@ func (s *session) handshake(ctx context.Context, first <-chan *StandbyMessage) (
 }
 
 // refuseBehind refuses and reports a standby if records that it knows to be committed are missing on this node
-// (INV-13). Otherwise the standby would have to truncate them.
+// (INV-13).
 func (p *Primary) refuseBehind(h *Hello) error {
 	if _, missing := holdsDurable(p.o.Store, h); !missing {
 		return nil
@@ -270,9 +270,8 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	return err
 }
 
-// refuseSecond refuses s while another node is the connected standby. Otherwise the two nodes would keep ending each
-// other's sessions. As an exception, a required standby replaces a node that is not required. A second process of a
-// required node is also refused. mu is held.
+// refuseSecond refuses s while another node is the connected standby. As an exception, a required standby replaces a
+// node that is not required. A second process of a required node is also refused. mu is held.
 func (p *Primary) refuseSecond(s *session) error {
 	current := p.session
 	switch {
@@ -338,8 +337,7 @@ func (p *Primary) leave(s *session) {
 	p.events.post(StandbyLost{Member: s.member, Cause: causeOf(s.err), Err: s.err})
 }
 
-// retain keeps the log held by s for the time in which the standby should reconnect. Without the log, the standby
-// could need a snapshot.
+// retain keeps the log held by s for the time in which the standby should reconnect.
 func (p *Primary) retain(s *session) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -12,9 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// RestrictToSite rejects new transactions with err, except those with Item.Site. A nil err ends the restriction.
-// The restriction applies while the pair is a replica of another site (INV-26). A transaction that was submitted
-// before the call may still be logged: the store rejects it when it is applied.
+// RestrictToSite rejects new transactions with err, except those with Item.Site. A nil err ends the restriction. A
+// transaction that was submitted before the call may still be logged.
 func (p *Primary) RestrictToSite(err error) {
 	if err == nil {
 		p.restricted.Store(nil)

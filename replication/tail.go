@@ -74,9 +74,8 @@ func (t *tail) appended(n uint64) {
 	t.oversized.Store(t.bytes > t.limit)
 }
 
-// release drops the last batch, which appended retains, if that batch alone exceeds the limit and is in the log. It
-// is called when everything up to LSN n is committed and applied: an in-sync standby has the batch, and any other
-// standby receives records from the log files.
+// release drops the last batch, which appended retains, if that batch alone exceeds the limit and is in the log.
+// Everything up to LSN n must be committed and applied.
 func (t *tail) release(n uint64) {
 	if !t.oversized.Load() {
 		return

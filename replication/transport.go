@@ -360,8 +360,7 @@ func fromPosition(p *lockstepv1.Position) lsn.Position {
 	return lsn.Position{Term: p.GetTerm(), LSN: p.GetLsn(), Chain: p.GetChain()}
 }
 
-// statusCodes maps errors to status codes and back. All other errors map to Unavailable, which the standby treats as a
-// lost connection.
+// statusCodes maps errors to status codes and back. All other errors map to Unavailable.
 var statusCodes = []struct {
 	err  error
 	code codes.Code

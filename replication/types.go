@@ -20,7 +20,7 @@ type Member = identity.Member
 type Hello struct {
 	Pair   uuid.UUID
 	Member Member
-	// LogEnd is the position of the last record in the standby's log. It is durable there.
+	// LogEnd is the position of the last record in the standby's log.
 	LogEnd lsn.Position
 	// Applied is the position of the last record that the standby applied. The standby cannot truncate its log below
 	// it.
@@ -140,7 +140,7 @@ type StandbyStream interface {
 	Recv() (*StandbyMessage, error)
 }
 
-// Service serves standbys. Primary implements it; a transport calls it.
+// Service serves standbys. Primary implements it.
 type Service interface {
 	// Replicate serves one connection of a standby until it ends. When Replicate returns, the transport must end the
 	// stream, so that a blocked Send or Recv returns.
