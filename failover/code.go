@@ -192,7 +192,7 @@ func (r *Runner) logStart(end uint64) {
 		zap.String("code", string(CodeStart)), zap.Uint64("lsn", end))
 }
 
-// logChange logs role changes and dropped standbys. Package test/cluster waits for these log messages.
+// logChange logs role changes and dropped standbys.
 func (r *Runner) logChange(s *State, before, now Status, end uint64) {
 	fields := []zap.Field{zap.Uint64("lsn", end)}
 	if now.Record != nil {

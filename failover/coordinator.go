@@ -61,9 +61,7 @@ type Observation struct {
 	// LiveKnown reports whether Live has been read at least once.
 	LiveKnown bool
 	// Duplicate is another process announced under the ID of the node for which Announce runs on this connection,
-	// preferably one that is not stale. For a running process, Stale becomes false within a third of a lease after both
-	// have announced themselves and see each other. Duplicate becomes nil within about a lease after the other process
-	// has terminated, or immediately if its Announce ended normally. A process of release 0.1.0 may not be detected.
+	// preferably one that is not stale; nil if none. A process of release 0.1.0 may not be detected.
 	Duplicate *Duplicate
 	Reachable bool
 	// Problem describes why the coordinator is unreachable, or another problem of the coordinator that an operator can
@@ -118,8 +116,7 @@ func (o Observation) LiveNode(id uuid.UUID) (Live, bool) {
 	return find(o.Live, func(l Live) bool { return l.Node.ID == id })
 }
 
-// Condition is a condition of this node or its pair that only failover detects. Package server/observe/conditions
-// documents each kind, under the same name.
+// Condition is a condition of this node or its pair that only failover detects.
 type Condition struct {
 	// Kind is one of the Condition constants.
 	Kind    string

@@ -76,7 +76,7 @@ type Peer struct {
 //
 // An error from any call except Drain and Handshake is fatal: Runner.Run stops the node's role and returns the error.
 type DataPlane interface {
-	// Identity returns the store's current identity. It is called often, and must not block.
+	// Identity returns the store's current identity. It must not block.
 	Identity() Identity
 
 	// JoinPair durably makes the store part of a pair. It fails for a store of another pair.
@@ -86,11 +86,10 @@ type DataPlane interface {
 	SetFence(ctx context.Context, f Fence) error
 
 	// ClearLoss clears MayHaveLost and increments Incarnation in one durable write. A record with the old incarnation
-	// then no longer lists this store as in sync. An active that has not detected the restart cannot add the store with
-	// its old incarnation.
+	// then no longer lists this store as in sync.
 	ClearLoss(ctx context.Context) error
 
-	// MarkLoss durably sets MayHaveLost. It is called if the data directory is an older copy or a duplicate.
+	// MarkLoss durably sets MayHaveLost.
 	MarkLoss(ctx context.Context) error
 
 	// ClaimGeneration persists two process generations: listed, the one that the record currently lists (zero if
@@ -101,8 +100,8 @@ type DataPlane interface {
 	// ConfirmGeneration durably records that the cluster record lists the given process generation.
 	ConfirmGeneration(ctx context.Context, listed uuid.UUID) error
 
-	// Committed returns the position of the last committed record of the current term. It returns false if no record
-	// of the term is committed, or if this node is not active. It is called about once a second.
+	// Committed returns the position of the last committed record of the current term. It returns false if no record of
+	// the term is committed, or if this node is not active.
 	Committed() (lsn.Position, bool)
 
 	// Handshake requests the identity and log end of the process at an address. It returns ErrGone if no process
@@ -129,7 +128,7 @@ type DataPlane interface {
 	StartFollower(ctx context.Context, spec FollowSpec, post func(DataEvent)) error
 
 	// StopFollower ends the standby role. After it returns, nothing from the old active is accepted or acknowledged
-	// (INV-4), and all acknowledged records are durable.
+	// (INV-4).
 	StopFollower(ctx context.Context) error
 
 	// Drain prepares a planned handover. It holds new transactions, and waits until all earlier transactions are
@@ -242,8 +241,7 @@ type (
 	// FollowerRequired reports that the active requires this node's acks from now on.
 	FollowerRequired struct{}
 	// FollowerLost reports that the stream has ended, or another dial has failed. It is posted again when the cause
-	// changes. After a reset, the data plane must redial immediately and report the outcome, because LostRefused
-	// triggers a takeover without waiting for a timeout.
+	// changes. After a reset, the data plane must redial immediately and report the outcome.
 	FollowerLost struct {
 		Cause LostCause
 		Err   error

@@ -84,9 +84,8 @@ func (m *machine) handshakeDone(e HandshakeDone) {
 }
 
 // peerResponded queries the other in-sync member, and reports whether a node that was active before its start may
-// resume the role: the member has reported the end of its log, or has not responded within StartupWait. The node with
-// the longer log becomes active, so that acknowledged records are kept if the other node's store was restored from an
-// older copy (INV-13). If the address of the member is known, it is queried at least once.
+// resume the role: the member has reported the end of its log, or has not responded within StartupWait (INV-13). If
+// the address of the member is known, it is queried at least once.
 func (m *machine) peerResponded() bool {
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok || m.handshake.known || mutate.Off("INV-13-role-without-comparison") {

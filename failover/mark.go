@@ -10,10 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Mark is the pair's high-water mark: a lower bound of its committed position. The active writes it to the coordinator
-// about once a second while records are committed. Cluster records also contain marks. A committed record is durable
-// on every in-sync member (INV-2). An in-sync store that ends before the mark was therefore restored from an older
-// copy (INV-12), or lost records in an unclean stop (INV-6).
+// Mark is the pair's high-water mark: a lower bound of its committed position. A committed record is durable on every
+// in-sync member (INV-2). An in-sync store that ends before the mark was therefore restored from an older copy
+// (INV-12), or lost records in an unclean stop (INV-6).
 type Mark struct {
 	// Pair is the ID of the pair. A coordinator may still have the mark of an abandoned pair.
 	Pair uuid.UUID `json:"pair"`

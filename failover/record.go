@@ -31,7 +31,7 @@ var (
 // a Record share its slices and the values of its pointers, which are never modified. See Clone.
 type Record struct {
 	Version int `json:"version"`
-	// PairID identifies the pair permanently. A node with another pair's data refuses to start.
+	// PairID identifies the pair permanently.
 	PairID uuid.UUID `json:"pair_id"`
 	// Config increases with every write, and serves as the fencing token. The revision is not a fencing token, because a
 	// restored coordinator can assign it again.

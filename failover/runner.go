@@ -117,8 +117,7 @@ func (r *Runner) Changed() <-chan struct{} {
 	return r.changed
 }
 
-// Notify closes the channel of Changed although Status has not changed. The node calls it after a change of other
-// state for which the callers of Changed wait.
+// Notify closes the channel of Changed although Status has not changed.
 func (r *Runner) Notify() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,8 +177,7 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// checkCoordinator checks that the coordinator is reachable, because an outage may not have been detected yet. If the
-// swap of a handover received no response, all writes would block until the coordinator is reachable again (INV-8).
+// checkCoordinator checks that the coordinator is reachable, because an outage may not have been detected yet.
 func (r *Runner) checkCoordinator(ctx context.Context) error {
 	select {
 	case <-r.stopped:

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// PrimaryConfig configures when a primary acknowledges. It is derived from the cluster record.
+// PrimaryConfig configures when a primary acknowledges.
 type PrimaryConfig struct {
 	// Config is the number of the configuration, sent in every message to the standby (INV-1).
 	Config uint64
@@ -271,9 +271,8 @@ func (p *Primary) Drain(ctx context.Context) (lsn.Position, error) {
 	}
 }
 
-// Settle quiesces the primary before Stop, if no other node takes over. It holds new transactions until Stop, which
-// rejects them. It returns when all other transactions are completed, when new transactions are rejected anyway, or
-// when ctx ends.
+// Settle holds new transactions until Stop, which rejects them. It returns when all other transactions are completed,
+// when new transactions are rejected anyway, when Stop is called, or when ctx ends.
 func (p *Primary) Settle(ctx context.Context) {
 	p.queue.hold()
 	for {
