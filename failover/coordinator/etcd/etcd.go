@@ -2,9 +2,8 @@
 
 // Package etcd implements a coordinator on an etcd cluster.
 //
-// It does not use etcd's concurrency package: Election.Campaign does not check its own key after waiting, and
-// Session.Done fires up to a second after the key is gone. Both have allowed two concurrent leaders. Instead, the
-// record is written by compare-and-swap on its mod revision, and leases are only hints.
+// The record is written by compare-and-swap on its mod revision; leases are only hints. The package does not use
+// etcd's concurrency package.
 package etcd
 
 import (

@@ -8,8 +8,7 @@ import (
 )
 
 const (
-	// hedgeDelay is the time without a response after which the next attempt starts, on the client's next connection. A
-	// healthy etcd responds within a few milliseconds.
+	// hedgeDelay is the time without a response after which the next attempt starts, on the client's next connection.
 	hedgeDelay = 100 * time.Millisecond
 	// hedgedAttempts is the number of attempts in addition to one per endpoint; their delays double.
 	hedgedAttempts = 4
@@ -20,10 +19,9 @@ type attempt[T any] struct {
 	err   error
 }
 
-// hedged sends the same request up to `attempts` times, each on the next connection, until it receives a response. An
-// unresponsive endpoint thus does not delay a failover. It returns the first response, or, if all attempts fail, an
-// error (see moreSpecific). outcomeUnknown reports whether an attempt was canceled, or failed without a response from
-// etcd. When hedged returns, all attempts have ended.
+// hedged sends the same request up to `attempts` times, each on the next connection, until it receives a response. It
+// returns the first response, or, if all attempts fail, an error (see moreSpecific). outcomeUnknown reports whether
+// an attempt was canceled, or failed without a response from etcd. When hedged returns, all attempts have ended.
 func hedged[T any](
 	ctx context.Context, attempts int, call func(context.Context) (T, error),
 ) (value T, outcomeUnknown bool, err error) {

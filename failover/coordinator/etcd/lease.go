@@ -149,8 +149,7 @@ func (c *Coordinator) grant(ctx context.Context, keys announced) (clientv3.Lease
 	return lease.ID, nil
 }
 
-// keepAlive is a stream that renews a lease. It is kept open, because with authentication each new stream requires a
-// password check.
+// keepAlive is a stream that renews a lease. It is kept open between renewals.
 type keepAlive struct {
 	stream etcdserverpb.Lease_LeaseKeepAliveClient // nil if not open
 	cancel context.CancelFunc

@@ -133,9 +133,8 @@ func (s *boltStore) Get(key []byte) (value []byte, err error) {
 	return value, err //nolint:wrapcheck // raft compares the text
 }
 
-// SetUint64 stores a number. It returns errVoted for the term of a vote unless that term is higher than the stored one.
-// Raft then does not vote. This is a second protection against an incorrect term in memory. With such a term, raft
-// would vote in a term that is older than its last vote, and could then vote twice in the newer term.
+// SetUint64 stores a number. For the term of a vote, it returns errVoted unless the term is higher than the stored
+// one, so that raft does not vote twice in a term.
 func (s *boltStore) SetUint64(name []byte, n uint64) error {
 	if string(name) != voteTermKey {
 		return s.Set(name, key(n))

@@ -19,8 +19,7 @@ import (
 const (
 	fastPollInterval = 100 * time.Millisecond
 	slowPollInterval = time.Second
-	// unreachableAfter is the time without a response after which a voter is reported as unreachable. A restart takes
-	// less time.
+	// unreachableAfter is the time without a response after which a voter is reported as unreachable.
 	unreachableAfter = 10 * time.Second
 	// problemDelay is the time for which a problem must persist before it is logged.
 	problemDelay = 2 * time.Second

@@ -42,8 +42,8 @@ type Recovery struct {
 }
 
 // Recover makes a surviving voter the only member of its cluster, if the other two are permanently lost. Entries that
-// they committed without it are lost, so the record may be outdated. A node rejects such a record if its fence is
-// higher (INV-9). The operator must ensure that the other two voters never run again with their disks.
+// they committed without it are lost, so the record may be outdated. The operator must ensure that the other two
+// voters never run again with their disks.
 //
 // The voter gets a new ID, so that no other voter of the old cluster can communicate with it. A voter of the old
 // cluster that detects the recovery is fenced. Recover returns ErrInUse or ErrNoState if the directory cannot be used.

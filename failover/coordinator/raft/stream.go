@@ -32,8 +32,8 @@ const (
 	maxHello     = 1 << 10
 	maxHandshake = 64 // limit of concurrent handshakes
 
-	// handshakeTimeout limits TLS and the hello. It is longer than the timeout of a request: on a slow machine, a
-	// handshake that is aborted and repeated would never succeed, and without connections no leader is elected.
+	// handshakeTimeout limits TLS and the hello. It is longer than the timeout of a request, so that a slow handshake
+	// can complete.
 	handshakeTimeout = 10 * time.Second
 )
 
