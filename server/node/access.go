@@ -56,8 +56,7 @@ func (n *node) loadAccess() {
 	n.queues.RulesChanged()
 }
 
-// watchAccess reloads the rules and writes a checkpoint after each change, until ctx ends. Because of the checkpoint,
-// a restarted node has the rules even before it applies its log.
+// watchAccess reloads the rules and writes a checkpoint after each change, until ctx ends.
 func (n *node) watchAccess(ctx context.Context) {
 	changed, cancel := query.WatchAccess(n.store)
 	defer cancel()

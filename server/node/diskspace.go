@@ -41,10 +41,8 @@ func (n *node) checkDisk() {
 	}
 }
 
-// standbySpace returns an error if this standby must not accept the given number of bytes from the active. The standby
-// disconnects when the free space would drop below half of disk.low-watermark, and reconnects at five eighths of it.
-// Messages in memory that do not fit into free pages count as used space. The remaining space is reserved for
-// checkpoints and for stopping and starting the node.
+// standbySpace returns an error if this standby must not accept the given number of bytes from the active, because
+// less than half of disk.low-watermark would remain free. After such an error, it requires five eighths of it.
 func (n *node) standbySpace(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {

@@ -18,15 +18,14 @@ import (
 const (
 	successorLimit = time.Second
 	successorPoll  = 2 * time.Millisecond
-	// successorGrace is how long this node remains a standby after the new active has begun to serve. In that time,
-	// waiting clients get a response before the pause that the removal of this node causes.
+	// successorGrace is how long this node remains a standby after the new active has begun to serve.
 	successorGrace = 50 * time.Millisecond
 	drainLimit     = 500 * time.Millisecond
 )
 
 // handOverBeforeStop switches over to an in-sync standby before the node stops, unless shutdown.handover is off or
-// the pair is paused. If the switchover fails, the node stops anyway, and the standby takes over as after a crash. If
-// the store fails in the meantime, handOverBeforeStop returns that error.
+// the pair is paused. If the switchover fails, the node stops anyway. If the store fails in the meantime,
+// handOverBeforeStop returns that error.
 func (n *node) handOverBeforeStop(ctx context.Context) error {
 	st := n.runner.Status()
 	if !n.cfg.Shutdown.Handover || n.alone() || st.Role != failover.RoleActive {
@@ -75,8 +74,7 @@ func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 }
 
 // waitForSuccessor waits until the new active serves with this node as its standby. It stops waiting if the new
-// active does not respond or serves alone, and after successorLimit. When this node stops, the new active must write
-// the cluster record to remove it from the in-sync set. That write must not extend the pause of the switchover.
+// active does not respond or serves alone, and after successorLimit.
 func (n *node) waitForSuccessor(ctx context.Context, address string) {
 	ctx, cancel := context.WithTimeout(ctx, successorLimit)
 	defer cancel()
@@ -110,8 +108,7 @@ func discardedRange(f *failover.Forced) replication.DiscardedRange {
 	return replication.DiscardedRange{Term: f.Term, After: f.After}
 }
 
-// watchFailback reports to the failover machine why a failback must wait. A plan switches the roles itself, and a
-// standby that rewrites its page file cannot serve immediately.
+// watchFailback reports to the failover machine why a failback must wait.
 func (n *node) watchFailback(ctx context.Context) {
 	ticker := time.NewTicker(failbackCheck)
 	defer ticker.Stop()

@@ -126,7 +126,7 @@ func (n *node) sampleHistory(ctx context.Context, source *historySource, record 
 	}
 }
 
-// copyHistory updates this node's copy of the active's history, which this node uses when it becomes active.
+// copyHistory updates this node's copy of the active's history.
 func (n *node) copyHistory(ctx context.Context, last *copiedHistory) {
 	st := n.runner.Status()
 	if st.Record == nil || st.Record.Active == st.Self.ID {

@@ -18,8 +18,7 @@ const (
 	// requests in progress. The memory limit includes it, but at most a quarter of the budget.
 	memoryOutsideLimits = 64 << 20
 	memoryInterval      = 2 * time.Second
-	// memorySlack is the minimum amount of garbage, in percent of the memory in use, that the limit permits. If the
-	// limit were close to the memory in use, the collector would run continuously.
+	// memorySlack is the minimum amount of garbage, in percent of the memory in use, that the limit permits.
 	memorySlack = 25
 )
 
@@ -27,11 +26,9 @@ const (
 // flight, and for uncollected garbage.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the memory of the process within memory.budget until ctx ends, as far as possible. Near the
-// limit, the garbage collector runs as often as necessary. That is cheap, because most of the heap consists of
-// message bytes, which the collector does not scan. The limit rises with the memory in use, so a store with many
-// queues and producers can exceed the budget. If the environment contains GOMEMLIMIT, LimitMemory does nothing. It
-// must be used only in a process that runs one node.
+// LimitMemory keeps the memory of the process within memory.budget until ctx ends, as far as possible. The limit
+// rises with the memory in use, so the process can exceed the budget. If the environment contains GOMEMLIMIT,
+// LimitMemory does nothing. It must be used only in a process that runs one node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

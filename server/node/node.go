@@ -56,7 +56,7 @@ var (
 	ErrListen = errors.New("cannot listen")
 	// ErrStandaloneData is returned if a standalone node is started on the data directory of a pair.
 	ErrStandaloneData = errors.New("data directory belongs to a pair")
-	// ErrRestart is returned if the node has stopped to be restarted, as a step of a rolling restart.
+	// ErrRestart is returned if the node has stopped to be restarted.
 	ErrRestart = errors.New("node is restarting")
 )
 
@@ -86,8 +86,7 @@ type Options struct {
 	CanRestart bool
 	// CheckRestart returns the reason why a restarted node would fail to start, or nil. It is optional.
 	CheckRestart func(ctx context.Context) error
-	// Reload requests that certificates, keys and secrets are read again. It is optional, because changed files are
-	// also detected automatically.
+	// Reload requests that certificates, keys and secrets are read again. It is optional.
 	Reload <-chan struct{}
 	// OnReady is called when the node listens. At that time, the node may be neither active nor in sync. It is
 	// optional.
@@ -491,8 +490,7 @@ func (n *node) switchover(ctx context.Context, to uuid.UUID) (failover.Switchove
 }
 
 // awaitSwitchover requests a switchover and waits for the result until ctx ends. After the end of ctx, the switchover
-// continues for at most switchoverLimit, and the monitor always receives its result. For example, a plan step stops
-// waiting when this node stops serving during the switchover.
+// continues for at most switchoverLimit, and the monitor always receives its result.
 func (n *node) awaitSwitchover(ctx context.Context, to uuid.UUID) (failover.SwitchoverResult, error) {
 	type answer struct {
 		result failover.SwitchoverResult

@@ -62,8 +62,7 @@ func newDataPlane(n *node, self failover.NodeInfo) *dataPlane {
 	return p
 }
 
-// heartbeat returns the heartbeat interval. It is short enough that several heartbeats may be late before a node
-// is considered lost.
+// heartbeat returns the heartbeat interval.
 func heartbeat(f config.Failover) time.Duration {
 	return max(5*time.Millisecond, min(replication.DefaultHeartbeat, f.DropTimeout.Std()/15))
 }

@@ -92,8 +92,7 @@ func (l *conditionMonitor) pollVoters(ctx context.Context, own raft.Status, admi
 	l.voters.voters = voters
 }
 
-// voterMetrics converts the responses of voters to metrics. The conditions about voters are reported by the
-// coordinator (failover.Status.Conditions).
+// voterMetrics converts the responses of voters to metrics.
 func voterMetrics(answers []voterResponse) []metrics.Voter {
 	newest := uint64(0)
 	for i := range answers {
