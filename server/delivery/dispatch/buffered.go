@@ -5,16 +5,13 @@ package dispatch
 import "sync/atomic"
 
 const (
-	// minOutbox is the minimum outbox limit of a consumer, in bytes. Smaller changes of the buffered bytes are not
-	// counted.
+	// minOutbox is the minimum outbox limit that results from Limits.BufferedBytes, in bytes.
 	minOutbox = 16 << 10
-	// maxUnconfirmedBatches limits the number of batches that are counted for a client that does not respond. gRPC
-	// buffers about one batch, and the next batch waits.
+	// maxUnconfirmedBatches limits the number of batches that are counted for a client that does not respond.
 	maxUnconfirmedBatches = 2
 )
 
-// bufferedBytes counts the bytes in memory that clients have not received. It limits the bytes of each consumer,
-// because a client that does not read occupies memory indefinitely. It is safe for concurrent use.
+// bufferedBytes counts the bytes buffered for all consumers, and limits the outboxes. It is safe for concurrent use.
 type bufferedBytes struct {
 	bytes     atomic.Int64
 	consumers atomic.Int64
@@ -50,8 +47,7 @@ func (r *Registry) batchBytes() int { return r.buffered.atMost(r.limits.Load().B
 
 // updateCount updates the registry's count of the consumer's bytes if the number has changed by at least step. The
 // count includes the outbox, and the bytes delivered since the client's last message that the node may still be
-// buffering. A client that reads but does not respond is therefore counted like a client that does not read. This
-// only reduces the outbox limit and the batch size of the consumers.
+// buffering.
 func (c *Consumer) updateCount(step int) {
 	l := c.d.registry.limits.Load()
 	holds := c.outboxBytes + min(c.unconfirmedBytes, maxUnconfirmedBatches*l.BatchBytes)

@@ -54,8 +54,7 @@ func (c *Consumer) accepted(m *Message) bool { return c.accepts == nil || c.acce
 
 // Event contains updates for a consumer's client.
 type Event struct {
-	// Messages are in order of sequence, except in queues with priorities. Messages that are redelivered, delayed,
-	// deferred or parked can follow messages with higher sequences.
+	// Messages contains the messages to be delivered. Their sequences are not always ascending.
 	Messages []Message
 	// Confirmed is the highest confirmation number for which all outcomes except PendingRejects are committed, or 0 if
 	// this number has not changed.
@@ -65,8 +64,7 @@ type Event struct {
 	Drained       uint64
 	DrainedCredit uint32
 	// PendingRejects contains the sequences of rejects that Confirmed does not cover, because the dead-letter queue is
-	// full. The messages are moved when the dead-letter queue has space. If the active is replaced first, they are
-	// redelivered. PendingRejects is set only after EnablePendingEvents.
+	// full. It is set only after EnablePendingEvents.
 	PendingRejects []uint64
 	// Moved contains sequences of earlier PendingRejects that are no longer pending.
 	Moved []uint64
@@ -113,8 +111,7 @@ func (c *Consumer) AddCredit(n uint32) error {
 // Outcomes contains a consumer's outcomes for its messages. Nacks, Rejects and Releases apply only to messages in
 // flight at this consumer.
 type Outcomes struct {
-	// Acks are acknowledged messages. They may include messages that are not in flight at this consumer, for example
-	// messages delivered before a failover.
+	// Acks are acknowledged messages. They may include messages that are not in flight at this consumer.
 	Acks []Range
 	// Nacks are redelivered after NackDelay or, if NackDelay is nil, after the redelivery delay of their subscription.
 	// A message that has reached the delivery limit is dead-lettered instead.
@@ -201,9 +198,9 @@ func (c *Consumer) reject(ranges []Range) {
 	c.d.order.settled(held)
 }
 
-// Detach marks the messages of the consumer as not delivered, except those in seen. It is used when messages may
-// still be in transit to the client. The consumer receives no further messages, and Next returns ErrFinished as after
-// Finish. The caller must then call Close, which requeues the messages.
+// Detach marks the messages of the consumer as not delivered, except those in seen. The consumer receives no further
+// messages, and Next returns ErrFinished as after Finish. The caller must then call Close, which requeues the
+// messages.
 func (c *Consumer) Detach(seen []Range) {
 	seen = merged(seen)
 	d := c.d

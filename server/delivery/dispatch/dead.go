@@ -42,8 +42,7 @@ func (d *dispatcher) maxDeliveries(messages []Message) uint64 {
 	return 0
 }
 
-// filterExhausted removes messages that have reached the delivery limit from a read result, and dead-letters
-// them. Such messages exist after a failover, or if the limit was lowered.
+// filterExhausted removes messages that have reached the delivery limit from a read result, and dead-letters them.
 func (d *dispatcher) filterExhausted(messages []Message, most uint64) []Message {
 	return slices.DeleteFunc(messages, func(m Message) bool {
 		dead := uint64(m.DeliveryCount) >= most
@@ -234,8 +233,7 @@ func (d *dispatcher) postponeDead(batch *settlement) {
 	})
 }
 
-// fullFor is the time after RecordFull during which dead letters count as pending. The dispatcher retries the
-// move about once per second.
+// fullFor is the time after RecordFull during which dead letters count as pending.
 const fullFor = 5 * time.Second
 
 // RecordFull records that a queue has dead letters that do not fit into the dead-letter queue.
@@ -248,7 +246,7 @@ func (r *Registry) RecordFull(e *FullError) {
 	r.full[*e] = time.Now()
 }
 
-// Full returns the queues with pending dead letters, sorted by the names of the queue and its dead-letter queue.
+// Full returns the queues recorded within fullFor, sorted by the names of the queue and its dead-letter queue.
 func (r *Registry) Full() (list []FullError) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -10,16 +10,14 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// Acknowledgement deadlines (INV-22). The deadline of a message is ack_timeout after Next returned it, unless
-// Extend sets another deadline. One timer per subscription checks all messages in flight, at most once per
-// deadlineStep. A subscription has no timer if neither it nor its consumers have an ack_timeout.
+// Acknowledgement deadlines (INV-22). The deadline of a message is ack_timeout after Next returned it, unless Extend
+// sets another deadline or the ack_timeout of the subscription has changed since.
 //
-// An overdue message is released like a message of a lost consumer. Its consumer is then silent until the
-// client's next request: it receives no messages, and its unsent messages are requeued. Therefore a stopped
-// client process retains no messages. A consumer with overdue unsent messages is stalled until Next is called,
-// which means that the connection accepts data again.
+// An overdue message is released like a message of a lost consumer. Its consumer is then silent until the client's
+// next request: it receives no messages, and its unsent messages are requeued. A consumer is stalled if only unsent
+// messages are overdue. It receives no messages until Next is called.
 
-// deadlineStep is the minimum time between two checks, and the maximum delay of an expiry.
+// deadlineStep is the maximum delay of an expiry, apart from scheduling.
 const deadlineStep = 250 * time.Millisecond
 
 // moment is the time since the creation of the registry, by the monotonic clock. 0 means that it is unset.
@@ -93,8 +91,8 @@ func (c *Consumer) SetAckTimeout(timeout time.Duration) {
 	c.deadlines.reported = c.timeout()
 }
 
-// AckTimeout returns the shorter of the acknowledgement deadlines of the consumer and its subscription; 0 if
-// neither has one. The caller must report the result to the client, because events contain only later changes.
+// AckTimeout returns the shorter of the acknowledgement deadlines of the consumer and its subscription; 0 if neither
+// has one. Events report only later changes.
 func (c *Consumer) AckTimeout() time.Duration {
 	c.d.mu.Lock()
 	defer c.d.mu.Unlock()
@@ -177,8 +175,8 @@ func (d *dispatcher) followAckTimeout() {
 	d.setAckTimeout(timeout)
 }
 
-// setAckTimeout changes the ack_timeout of the subscription. For messages in flight, the new deadline starts now, so
-// that clients can extend it. Deadlines set by Extend do not change. The caller must hold d.mu.
+// setAckTimeout changes the ack_timeout of the subscription. For messages in flight, the new deadline starts now.
+// Deadlines set by Extend do not change. The caller must hold d.mu.
 func (d *dispatcher) setAckTimeout(timeout time.Duration) {
 	if d.deadlines.timeout == timeout {
 		return
@@ -299,8 +297,7 @@ func (c *Consumer) addLate(sequences []uint64) {
 }
 
 // passActive activates the next consumer of an exclusive queue that is not idle, if the active consumer is idle. It
-// releases the messages of the idle consumer, because only one consumer may process messages. The caller must hold
-// d.mu.
+// releases the messages of the idle consumer. The caller must hold d.mu.
 func (d *dispatcher) passActive() {
 	defer d.elect()
 	s, selects := d.order.(*selective)

@@ -2,11 +2,9 @@
 
 // Package dispatch distributes the messages of a subscription to its consumers.
 //
-// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns messages round-robin
-// to consumers with credit, and tracks the messages in flight. Requeued messages (nacked, or from a lost consumer)
-// precede new ones, lowest sequence first. Priorities, message groups, single active consumers and consumers with
-// filters need another order (see selective). The acknowledgements that arrive from all consumers of a subscription
-// during a commit form the next transaction.
+// Each subscription with consumers has one dispatcher. It reads the queue in batches, assigns messages round-robin to
+// consumers with credit, and tracks the messages in flight. Priorities, message groups, single active consumers and
+// consumers with filters need another order (see selective).
 //
 // # Invariants
 //
@@ -21,11 +19,11 @@
 //     are found only while a consumer has credit, and their acknowledgement is delayed.
 //   - A corrupt message is skipped, and read again every few seconds until it is readable or acknowledged.
 //   - Each message group has at most one message in flight (see groups).
-//   - An expired message is not delivered; server/delivery/expiry removes it.
+//   - An expired message is not delivered.
 //   - A requeued message with a delay blocks only messages of its group.
 //   - The bytes buffered for a slow connection are bounded, regardless of the consumer's credit.
-//   - After its acknowledgement deadline, a message is removed from its consumer, and its delivery is counted. Later
-//     outcomes of that delivery have no effect (INV-22, see deadline.go).
+//   - After its acknowledgement deadline, a message is removed from its consumer, and its delivery is counted
+//     (INV-22, see deadline.go).
 //   - While other work needs the CPU, the dispatchers may together use only a fraction of it, in turns (see
 //     throttle).
 //
@@ -49,8 +47,8 @@ import (
 
 // Errors of this package.
 var (
-	// ErrClosed is returned by Attach, Settle and Next after the registry was closed without a reason. Settle and Next
-	// also return it after a failed Seek, and Attach during Seek.
+	// ErrClosed is returned after the registry was closed without a reason, after a failed Seek, and by Attach during a
+	// Seek.
 	ErrClosed = errors.New("consumers are closed")
 	// ErrMoved is returned by Next and Settle if Seek has moved the subscription. Earlier deliveries and their
 	// outcomes are invalid.
@@ -150,11 +148,10 @@ type Limits struct {
 	// OutboxBytes is the approximate maximum number of bytes buffered for one consumer.
 	OutboxBytes int
 	// BufferedBytes limits the bytes buffered for all consumers; 0 means no limit. When half of it is used, each
-	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB. Therefore the total is at most about
-	// BufferedBytes plus 16 KiB for each consumer and one batch for each subscription.
+	// consumer is limited to an equal fraction of the rest, but to at least 16 KiB.
 	BufferedBytes int
-	// Busy reports whether other work needs the CPU that deliveries use; nil means never. It is called before and after
-	// each read, and must be safe for concurrent use.
+	// Busy reports whether other work needs the CPU that deliveries use; nil means never. It must be safe for
+	// concurrent use.
 	Busy func() bool
 	// CPUFraction is the fraction of the node's CPU that deliveries may use while Busy returns true; 1 disables the
 	// limit. Deliveries may always use enough CPU to deliver each published message once.
@@ -165,13 +162,12 @@ type Limits struct {
 
 // Counters counts deliveries. It can be shared by successive registries.
 type Counters struct {
-	// Delivered and DeliveredBytes include redeliveries. Redelivered counts the redeliveries of messages that were
-	// nacked, or requeued because a consumer was lost or their acknowledgement deadline had passed.
+	// Delivered and DeliveredBytes include redeliveries. Redelivered counts deliveries of requeued messages that had
+	// been delivered before.
 	Delivered, DeliveredBytes, Redelivered atomic.Uint64
 	// Filtered counts messages that were acknowledged because they did not match the filter of their subscription.
 	Filtered atomic.Uint64
-	// AckExpired counts messages that were requeued because an acknowledgement deadline had passed: those in
-	// Event.Expired.
+	// AckExpired counts the messages in Event.Expired.
 	AckExpired atomic.Uint64
 }
 
@@ -403,8 +399,7 @@ func (r *Registry) fail(d *dispatcher, reason error) {
 // Activity is the activity of the consumers of a queue or subscription.
 type Activity struct {
 	Consumers uint32
-	// Delivered is the number of delivered messages. The number of a subscription restarts at 0 when its last consumer
-	// detaches.
+	// Delivered is the number of delivered messages, without those that TakeDetached returns.
 	Delivered uint64
 }
 
@@ -425,8 +420,8 @@ func (r *Registry) Activity() map[uint64]Activity {
 	return out
 }
 
-// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes. Activity
-// omits subscriptions that have lost their last consumer. The next call returns only later changes.
+// TakeDetached returns, by queue ID, the numbers of delivered messages that Activity no longer includes. The next
+// call returns only later changes.
 func (r *Registry) TakeDetached() map[uint64]uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,9 +68,8 @@ type dispatcher struct {
 	// ackedInRead contains messages that were acknowledged during the current read. The result of the read may still
 	// contain them.
 	ackedInRead []Range
-	// hidden contains the messages of Return calls in progress. They are removed from read results, because they can
-	// become deliverable at any time and must not be delivered twice. unhiding contains ranges that are no longer
-	// hidden.
+	// hidden contains the messages of Return calls in progress, which are removed from read results. unhiding contains
+	// ranges that are no longer hidden.
 	hidden, unhiding []Range
 	// dueInRead contains messages that became deliverable during the current read and are not in its result.
 	dueInRead []uint64

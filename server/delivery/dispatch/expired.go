@@ -8,8 +8,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// overdueRetryInterval is the number of corruptRetryInterval periods between two checks of expired messages. A
-// message may no longer be expired if the clock was set back or the TTL of the queue was raised.
+// overdueRetryInterval is the number of corruptRetryInterval periods between two checks of expired messages.
 const overdueRetryInterval = 12
 
 // expired reports whether a message has expired, by its own expiry time or by the TTL of its queue. If *now is 0,
@@ -32,7 +31,7 @@ func (d *dispatcher) expired(m *Message, now *int64) bool {
 	return at != 0 && at <= *now
 }
 
-// addOverdue removes expired messages from the consumer. Package expiry removes them from the queue.
+// addOverdue removes expired messages from the consumer.
 func (c *Consumer) addOverdue(sequences []uint64) {
 	d := c.d
 	for _, sequence := range sequences {

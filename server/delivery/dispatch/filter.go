@@ -10,8 +10,7 @@ import (
 const (
 	filterReadMessages = 1024
 	// skippedMost limits the number of ranges of filtered messages that are acknowledged in one transaction.
-	// skippedDelay limits the time for which they are collected. A transaction for each message would cost more than
-	// its delivery.
+	// skippedDelay limits the time for which they are collected.
 	skippedMost  = 1024
 	skippedDelay = 200 * time.Millisecond
 )

@@ -70,8 +70,8 @@ func (d *dispatcher) handOver() {
 }
 
 // elected returns the consumer that must be active: of the usable consumers, the one with the active ID. Of several
-// consumers with this ID, it is the last one, because the connection of the others may be lost. If no usable consumer
-// has an ID, it is the first usable consumer. If no consumer is usable, it is the first one.
+// consumers with this ID, it is the last one. If no usable consumer has an ID, it is the first usable consumer. If no
+// consumer is usable, it is the first one.
 func (d *dispatcher) elected() *Consumer {
 	var ids []string
 	for _, c := range d.consumers {
@@ -95,9 +95,8 @@ func (d *dispatcher) elected() *Consumer {
 func (c *Consumer) usable() bool { return !c.idle() && !c.finishing && c.err == nil }
 
 // activeID returns the ID of the active consumer of a partition, or "" without an ID. ids can contain duplicates. All
-// partitions are divided evenly if they have the same IDs. Of m consecutive partitions, beginning with a multiple of m,
-// each of m consumers has one. Within these limits, a partition has the consumer with the highest hash of its ID and
-// the partition (rendezvous hashing). Therefore few partitions change their consumer when one attaches or detaches.
+// partitions are divided evenly if they have the same IDs. Of m consecutive partitions, beginning with a multiple of
+// m, each of m consumers has one. Within these limits, the hash of the ID and the partition decides.
 func activeID(ids []string, index int) (active string) {
 	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
 	ids = ids[:min(len(ids), maxDivided)]

@@ -10,19 +10,14 @@ import (
 	"time"
 )
 
-// The amount of delivery work is unbounded, because each message is delivered to every subscription, and a backlog
-// can be as large as the disk. While other work needs the CPU (Limits.Busy), the dispatchers take short turns and
-// together use a limited fraction of the CPU. That fraction is at least Limits.CPUFraction. It is always sufficient
-// to deliver each published message once, so that consumers keep up with publishers regardless of the number of
-// subscriptions.
+// While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a limited fraction
+// of the CPU: Limits.CPUFraction, or what is sufficient to deliver each published message once, if that is more.
 const (
-	// batchCPUMessages and batchCPUBytes limit a turn, and thus the time until the next turn if there are many
-	// subscriptions.
+	// batchCPUMessages and batchCPUBytes limit a turn.
 	batchCPUMessages = 256
 	batchCPUBytes    = 128 << 10
-	// Approximate CPU time of a turn, of a message, and of each KiB of a message. It was measured with 350-byte
-	// messages, 128 at a time. It includes all work from the read to the connection, and acknowledgements. A
-	// measurement at run time would include the time in which other work uses the CPU.
+	// Approximate CPU time of a turn, of a message, and of each KiB of a message. It includes all work from the read to
+	// the connection, and acknowledgements.
 	batchCost   = 20 * time.Microsecond
 	messageCost = time.Microsecond
 	kibCost     = 400 * time.Nanosecond
@@ -30,12 +25,11 @@ const (
 	// rateEvery is the sampling interval of the publish rate, and rateWeight the weight of the newest sample.
 	rateEvery  = 5 * time.Millisecond
 	rateWeight = 0.1
-	// late is the maximum unused time that the dispatchers may use later, because timers fire late on a busy machine.
+	// late is the maximum unused time that the dispatchers may use later.
 	late = 5 * time.Millisecond
 )
 
-// throttle charges all turns to one budget. Each dispatcher waits in proportion to the cost of its turn. Therefore
-// busy dispatchers use equal parts of the budget, and a dispatcher with few messages does not wait for the others.
+// throttle charges all turns to one budget. Each dispatcher waits in proportion to the cost of its turn.
 type throttle struct {
 	busy      func() bool  // reports whether other work needs the CPU; nil means never
 	free      atomic.Bool  // deliveries are not limited

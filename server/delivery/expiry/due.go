@@ -12,17 +12,14 @@ import (
 )
 
 const (
-	// maxDue limits the number of schedule entries in one transaction, so that the transaction is applied within a
-	// millisecond or two.
+	// maxDue limits the number of schedule entries in one transaction.
 	maxDue   = 4096
 	idleWait = time.Second
 )
 
 // due processes the schedule index. It releases delayed messages, removes message IDs that have left the dedup
-// window, and passes expired messages to the expiry task, which runs at low priority.
-//
-// Removed entries remain in the index until the next checkpoint. To avoid reading them again, due records its
-// position in the index. The position moves back for postponed messages and for new entries before the position.
+// window, and passes expired messages to the expiry task. It records its position in the index, because removed
+// entries can remain in the index.
 type due struct {
 	o      Options
 	expiry *expiry

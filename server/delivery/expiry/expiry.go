@@ -31,8 +31,8 @@ const (
 )
 
 // expiry removes or dead-letters expired messages in small transactions (see backoff). It postpones messages in
-// flight, because the consumer may have processed them. It also postpones messages that a prepared transaction
-// will acknowledge, and messages that do not fit into the dead-letter queue.
+// flight, messages that a prepared transaction will acknowledge, and messages that do not fit into the dead-letter
+// queue.
 type expiry struct {
 	o    Options
 	wake chan struct{}
@@ -348,7 +348,7 @@ func (x *expiry) moves(
 }
 
 // commit removes messages from the queue. If moves is not nil, the same transaction contains the moves. After the
-// commit, commit pauses so that other users of the store can proceed.
+// commit, commit pauses.
 func (x *expiry) commit(ctx context.Context, batch []txn.Due, moves func(*txn.Builder)) error {
 	begin := time.Now()
 	err := propose(ctx, x.o.Primary, func(b *txn.Builder) {
@@ -390,14 +390,12 @@ const (
 	minBatch = 256
 	// urgencyInterval is the interval after which the batch size is quadrupled, at most twice.
 	urgencyInterval = time.Minute
-	// maxPause limits a pause. Under load, a transaction can be slow because it waits for other transactions.
+	// maxPause limits a pause.
 	maxPause = 8 * time.Millisecond
 )
 
-// backoff limits the rate of background work, so that the expiry of a million messages does not delay publishers and
-// consumers. Transactions are small, because other transactions wait while one is applied. Each transaction is
-// followed by a pause of up to seven times its duration, but at most maxPause. If the work takes more than a minute,
-// it may arrive faster than it is processed. In that case, transactions become larger and pauses shorter.
+// backoff limits the rate of background work. Each transaction is followed by a pause. If the work takes more than a
+// minute, transactions become larger and pauses shorter.
 type backoff struct{ since time.Time }
 
 func (l *backoff) begin() { l.since = time.Now() }

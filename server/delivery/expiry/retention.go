@@ -15,11 +15,9 @@ import (
 )
 
 const (
-	// retentionEvery is the interval between checks. Therefore messages may be retained about this much longer than
-	// configured.
+	// retentionEvery is the interval between checks.
 	retentionEvery = time.Second
-	// maxTrimSequences limits the number of sequences that one proposal frees, so that the proposal is applied
-	// within about a millisecond.
+	// maxTrimSequences limits the number of sequences that one proposal frees.
 	maxTrimSequences = 1 << 18
 )
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package expiry implements the time-based tasks of an active node. The tasks determine which work is due and
-// propose it as transactions, because the application of a transaction never reads a clock. A proposal is checked
-// again when it is applied. Therefore a repeated or late proposal has no effect.
+// Package expiry implements the time-based tasks of an active node. The tasks determine which work is due and propose
+// it as transactions. A repeated or late proposal has no effect.
 //
 // A Runner runs each task in a goroutine while the node serves clients.
 package expiry

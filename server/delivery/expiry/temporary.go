@@ -17,8 +17,7 @@ import (
 
 const temporaryEvery = 250 * time.Millisecond
 
-// temporary deletes temporary queues without consumers after their grace period. The grace period restarts with each
-// term, so that clients can reattach after a failover.
+// temporary deletes temporary queues without consumers after their grace period, which restarts with each term.
 type temporary struct {
 	queues    func() []query.TemporaryQueue
 	consumers func(key dispatch.Key) (inFlight uint64, consumers uint32)

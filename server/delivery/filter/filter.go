@@ -39,8 +39,7 @@ const (
 	// MaxCost is the maximum cost of one evaluation, in CEL's units: about one per step, and one per ten bytes of text
 	// read. If an evaluation exceeds the cost, the message does not match.
 	MaxCost = 100_000
-	// MaxSearchCost is the maximum cost of one evaluation of a search expression. Reading a text of MaxJSONBytes
-	// costs about 105,000.
+	// MaxSearchCost is the maximum cost of one evaluation of a search expression.
 	MaxSearchCost = 250_000
 	// MaxEstimate is the maximum cost of an expression, as estimated at compile time. The estimate assumes a message with
 	// usualProperties properties and usualValues values in the body.
@@ -201,14 +200,13 @@ const (
 	Unevaluated
 )
 
-// Match reports whether a stored message matches. A message that cannot be decoded matches, so that its receiver
-// reports the error.
+// Match reports whether a stored message matches. A message that cannot be decoded matches.
 func (f *Filter) Match(record []byte) bool {
 	r, err := f.Evaluate(record)
 	return r == Matches || err != nil
 }
 
-// Evaluate evaluates the expression for a stored message. It returns the errors of txn.DecodeMessage.
+// Evaluate evaluates the expression for a stored message. It returns an error if the message cannot be decoded.
 func (f *Filter) Evaluate(record []byte) (Result, error) {
 	a, _ := f.activations.Get().(*activation)
 	defer f.activations.Put(a)

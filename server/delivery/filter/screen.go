@@ -19,11 +19,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// screen is a necessary condition for the match of an expression. Its evaluation allocates no memory. A message
-// that does not meet the condition does not match. For the other messages, CEL evaluates the expression.
+// screen is a necessary condition for the match of an expression. A message that does not meet the condition does not
+// match. For the other messages, CEL evaluates the expression.
 //
-// A conjunction is true only if all its operands are true, and a disjunction only if at least one operand is. An
-// operand that is false or that fails is not true. Therefore a screen consists of these operators, and of
+// An operand that is false or that fails is not true. Therefore a screen consists of conjunctions, disjunctions, and
 // comparisons of a part of the message with literals.
 type screen struct {
 	op    string // LogicalAnd, LogicalOr, Has, or a comparison; from package operators or overloads

@@ -36,8 +36,7 @@ func (c *Current) Set(session *Session) { c.session.Store(session) }
 // Get returns the session, or nil without one.
 func (c *Current) Get() *Session { return c.session.Load() }
 
-// Changed returns a channel that is closed at the next change of the state of the pair. Each Set is followed by
-// such a change.
+// Changed returns a channel that is closed at the next change of the state of the pair.
 func (c *Current) Changed() <-chan struct{} { return c.changed() }
 
 // Session returns the session. Without a session, it returns an *apierror.NotActiveError.
@@ -57,9 +56,8 @@ func (c *Current) SetDiskLow(low bool) (changed bool) { return c.diskLow.Swap(lo
 // DiskLow reports whether publishes are refused because of low disk space.
 func (c *Current) DiskLow() bool { return c.diskLow.Load() }
 
-// Require returns an error if a node of the pair does not support a feature. Such a node would stop at the first
-// record that uses the feature. Once both nodes support the feature, it remains enabled for the session. If a node
-// is then downgraded, that node stops and requests an upgrade. The error wraps apierror.ErrFeature. If a node has not
+// Require returns an error if a node of the pair does not support a feature. After Require has succeeded for a
+// feature, the feature remains enabled for the session. The error wraps apierror.ErrFeature. If a node has not
 // announced its features within failover.AnnounceWait, or before the session ends, the error wraps the retryable
 // replication.ErrBlocked.
 func (c *Current) Require(session *Session, feature string) error {

@@ -10,22 +10,19 @@ import (
 )
 
 const (
-	// sampleInterval is the minimum time between samples. It is short enough to detect a burst of publishes.
+	// sampleInterval is the minimum time between samples.
 	sampleInterval = time.Millisecond
 	// sampleWeight is the weight of the newest sample. Pressure starts when the fraction of samples with waiting
-	// goroutines reaches highPressure, and ends when it falls below lowPressure. lowPressure is lower, because
-	// throttled deliveries leave fewer goroutines waiting.
+	// goroutines reaches highPressure, and ends when it falls below lowPressure.
 	sampleWeight, highPressure, lowPressure = 1.0 / 16, 0.25, 0.05
-	// idleTime is the time after which publishers count as idle if they commit no transactions. It is many times the
-	// duration of one commit on a busy machine.
+	// idleTime is the time after which publishers count as idle if they commit no transactions.
 	idleTime = 250 * time.Millisecond
 	// runnable is the number of goroutines that are ready to run and wait for a CPU.
 	runnable = "/sched/goroutines/runnable:goroutines"
 )
 
 // pressure detects whether publishers need the CPU that deliveries use. They need it if clients other than consumers
-// commit transactions and goroutines wait for a CPU. A publisher that waits for the disk or for its response needs
-// no CPU.
+// commit transactions and goroutines wait for a CPU.
 type pressure struct {
 	committed func() uint64 // returns the LSN of the last committed record
 	waiting   func() uint64 // returns the number of goroutines that wait for a CPU

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package session implements the session in which an active node serves clients. server/node creates and ends sessions.
-// The services access the current session through Current.
+// Package session implements the session in which an active node serves clients.
 package session
 
 import (
@@ -103,8 +102,7 @@ func (s *Session) SetPaused(paused bool) {
 func (s *Session) Paused() bool { return s.paused.Load() }
 
 // End ends all consumers and streams with the given reason, stops the primary, and waits for the dispatchers and
-// tasks. The primary is stopped before the wait, because a task that waits for a commit ignores its context until the
-// primary stops.
+// tasks.
 func (s *Session) End(reason error) {
 	s.stop(reason)
 	s.Primary.Stop()
@@ -223,8 +221,7 @@ type settler struct {
 	load    *pressure
 }
 
-// Settle commits acks and releases. While the node is blocked, it waits. Acks are idempotent, so an unknown outcome is
-// harmless for them. A release with an unknown outcome may be counted twice.
+// Settle commits acks and releases. While the node is blocked, it waits.
 func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []dispatch.Range) error {
 	return s.commit(ctx, func(b *txn.Builder) {
 		if len(acks) > 0 {
@@ -236,9 +233,8 @@ func (s settler) Settle(ctx context.Context, key dispatch.Key, acks, releases []
 	})
 }
 
-// Move moves dead messages to the dead-letter queue. Without a dead-letter queue, it discards them. If some messages do
-// not fit, it returns their sequences and a *dispatch.FullError. A message that an earlier attempt with an unknown
-// outcome has moved is acknowledged, so it is not moved again.
+// Move moves dead messages to the dead-letter queue. Without a dead-letter queue, it discards them. If some messages
+// do not fit, it returns their sequences and a *dispatch.FullError.
 func (s settler) Move(ctx context.Context, key dispatch.Key, dead []dispatch.Dead) (waiting []uint64, err error) {
 	from, err := query.OriginOf(s.store, key.Queue, key.Sub)
 	if err != nil {

@@ -26,8 +26,7 @@ type Manager struct {
 	primary   txn.Committer
 	consumers *dispatch.Registry
 
-	// locks serialize the prepare and the decision of a transaction, so that consumers are notified in order. A lock is
-	// a channel, because the wait for it must end when the caller's context ends.
+	// locks serialize the prepare and the decision of a transaction.
 	seed  maphash.Seed
 	locks [64]chan struct{}
 
@@ -60,8 +59,8 @@ func (m *Manager) lock(ctx context.Context, xid string) (unlock func(), err erro
 }
 
 // Prepare commits a payload that prepares a transaction. It returns when the payload is applied or the primary has
-// stopped, even if ctx ends earlier, because the consumers must be notified. If ctx ends while another call uses the
-// transaction, Prepare commits nothing and returns an error that wraps that of ctx.
+// stopped, even if ctx ends earlier. If ctx ends while another call uses the transaction, Prepare commits nothing and
+// returns an error that wraps that of ctx.
 func (m *Manager) Prepare(ctx context.Context, xid string, payload []byte) (*txn.Result, error) {
 	unlock, err := m.lock(ctx, xid)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	// maxWait is the maximum time between checks. It limits the delay of a timeout if the clock is changed.
+	// maxWait is the maximum time between checks.
 	maxWait     = time.Minute
 	timeoutPage = 100
 )

@@ -34,8 +34,8 @@ const (
 	handOverLimit = 10 * time.Second
 )
 
-// drive executes the plan while this node is active. The next step depends only on the stored plan and on the roles and
-// stores of the nodes. Therefore the next active can continue the plan after a role change.
+// drive executes the plan while this node is active. The next step depends only on the stored plan and on the roles
+// and stores of the nodes.
 func (m *Manager) drive(ctx context.Context) {
 	entries, unwatch := query.WatchMeta(m.store)
 	defer unwatch()
@@ -66,8 +66,7 @@ func (m *Manager) drive(ctx context.Context) {
 }
 
 // waitForRetry waits for delay after a failed step of plan id. It returns earlier if the failover status changes, or
-// if the plan ends or is replaced. It ignores other changes of internal entries, because the recorded failure is
-// itself such a change. It returns false if ctx has ended.
+// if the plan ends or is replaced. It ignores other changes of internal entries. It returns false if ctx has ended.
 func (m *Manager) waitForRetry(
 	ctx context.Context, changed, entries <-chan struct{}, id string, delay time.Duration,
 ) bool {
@@ -268,8 +267,8 @@ func (m *Manager) rewriteOn(ctx context.Context, p *Plan, member failover.Member
 	})
 }
 
-// catchUp waits until the standby has applied all transactions committed before the call. After catchUpLimit, or if the
-// standby disconnects, it returns ErrUnreachable. The switchover itself drains the few transactions that follow.
+// catchUp waits until the standby has applied all transactions committed before the call. After catchUpLimit, or if
+// the standby disconnects, it returns ErrUnreachable.
 func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	s, ok := m.node.Standby()
 	if !ok {
@@ -300,7 +299,7 @@ func (m *Manager) catchUp(ctx context.Context, p *Plan, other failover.NodeInfo)
 	return nil
 }
 
-// switchTo switches over to the other node. The controller of that node then continues the plan.
+// switchTo switches over to the other node.
 func (m *Manager) switchTo(ctx context.Context, p *Plan, other failover.NodeInfo) error {
 	if err := m.enter(ctx, p.ID, PlanSwitching, other.ID, "switching over to node "+name(other)); err != nil {
 		return err

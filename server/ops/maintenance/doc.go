@@ -5,9 +5,8 @@
 //
 // # Stored state
 //
-// The state of the pair is in internal entries of the store (query.Meta), which are replicated like messages. Only the
-// active changes these entries, and only in the term in which it has read them. Therefore a lock in this process is
-// sufficient to read, change and commit an entry atomically.
+// The state of the pair is in internal entries of the store (query.Meta), which are replicated like messages. Only
+// the active changes these entries, and only in the term in which it has read them.
 //
 //	maintenance/settings     changed settings, and the request of a rewrite at the next start
 //	maintenance/plan         the last rolling plan
@@ -15,21 +14,18 @@
 //	maintenance/runs/<name>  its last runs
 //	settings/running         settings changed at run time
 //
-// Each node records the completed steps of plans in maintenance.json in its data directory. Therefore a repeated
-// request does not repeat the step.
+// Each node records the completed steps of plans in maintenance.json in its data directory.
 //
 // # Responsibilities
 //
 // A Manager runs on every node. Its operations on this node's page file (operations.go) run one at a time. Its
 // controller (controller.go) and scheduler (schedule.go) run on the active only: they read the state, execute the
-// next step, and record that it is done. After a crash, the next active continues in the same way.
+// next step, and record that it is done.
 //
 // # Preemption of rewrites
 //
-// While a standby rewrites its page file, it continues to receive, sync and acknowledge its log, but does not apply it.
-// Therefore the rewrite must end before the node can take over. server/node calls CancelRewrite before the node becomes
-// active, and before it stops following: CancelRewrite cancels the rewrite and waits for its end. The backlog is then
-// applied to the old page file, as after a restart.
+// While a standby rewrites its page file, it continues to receive, sync and acknowledge its log, but does not apply
+// it. Before the node becomes active or stops following, the rewrite must be ended with CancelRewrite.
 //
 // The package does not depend on gRPC or protobuf. The interface Peers represents the other node, and Node the role of
 // this node.

@@ -17,7 +17,7 @@ import (
 const (
 	// MaxJobs is the maximum number of jobs of a pair.
 	MaxJobs = 100
-	// maxJobNameBytes is below the maximum size of a key, because keys have a prefix before the name.
+	// maxJobNameBytes is the maximum size of the name of a job.
 	maxJobNameBytes = 200
 	keptRuns        = 20
 	maxDetailBytes  = 1000
@@ -93,7 +93,7 @@ type runHistory struct {
 // JobInfo is a job with its status.
 type JobInfo struct {
 	Job
-	// NextRun is the next due time. It is zero if the job is paused or its schedule cannot be parsed.
+	// NextRun is the next due time. It is zero if the job is paused or no due time is known.
 	NextRun time.Time
 	History []Run // newest first
 }
@@ -186,8 +186,7 @@ func (m *Manager) addPlan(runs []Run) error {
 
 // since returns the time after which the next run is due. During a run, that is now. Otherwise, it is the later of
 // the last change of the job and the end of the last run. If the later time is more than clockSetBack in the future,
-// the clock was wrong when that time was recorded. In that case, since returns steady, the time at which the clock
-// was set back.
+// since returns steady.
 func (j *JobInfo) since(now, steady time.Time) time.Time {
 	t := j.UpdatedAt
 	if len(j.History) > 0 {
@@ -209,8 +208,7 @@ func (j *JobInfo) since(now, steady time.Time) time.Time {
 const clockSetBack = 3 * time.Hour
 
 // clock returns the current time and steady. steady is the time of the last call that found the clock set back, or
-// else of the first call. The clock is read with the lock held. Otherwise, two callers could compare their readings
-// in the wrong order, and the clock would seem to have been set back.
+// else of the first call. The clock is read with the lock held.
 func (m *Manager) clock() (now, steady time.Time) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

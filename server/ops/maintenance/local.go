@@ -26,8 +26,7 @@ const (
 )
 
 // localState contains the plan steps and startup operations that this node has completed, and the result of its last
-// scan. The file is written after each step. If the node crashes between a step and the write, the step is repeated,
-// which is harmless.
+// scan. If the node crashes between a step and the write of the file, the step is repeated.
 type localState struct {
 	fs   vfs.FS
 	path string
@@ -50,8 +49,8 @@ type doneStep struct {
 	ID       string    `json:"id"`
 	PageSize int       `json:"page_size"`
 	At       time.Time `json:"at"`
-	// Incarnation is the incarnation of the store when the step was done. If a snapshot replaces the page file, a rewrite
-	// no longer counts as done.
+	// Incarnation is the incarnation of the store when the step was done. A rewrite of another incarnation does not
+	// count as done.
 	Incarnation uint64 `json:"incarnation"`
 	// Process identifies the process that was requested to restart. It is empty for other steps.
 	Process string `json:"process,omitempty"`

@@ -62,8 +62,7 @@ func (m *Manager) begin(
 	return ctx, op, nil
 }
 
-// follows reports whether a node in this role follows an active. Such a node may stop applying transactions,
-// because no client waits for it.
+// follows reports whether a node in this role follows an active.
 func follows(r failover.Role) bool {
 	return r == failover.RoleStandby || r == failover.RoleSyncing || r == failover.RoleCatchingUp
 }
@@ -136,13 +135,12 @@ func (m *Manager) holding(ctx context.Context) (_ context.Context, forget func()
 	}
 }
 
-// cancelRewriteTimeout is the delay after which a slow cancellation is logged. A rewrite past its point of no
-// return only has to rename a few files.
+// cancelRewriteTimeout is the delay after which a slow cancellation is logged.
 const cancelRewriteTimeout = time.Second
 
 // CancelRewrite cancels a running rewrite and the contexts of holding, and prevents new rewrites until Following is
-// called. It returns when the rewrite has ended and the store can apply transactions again, usually after milliseconds.
-// If the installation of the new file has already begun, that rewrite is completed instead of canceled.
+// called. It returns when the rewrite has ended and the store can apply transactions again. If the installation of
+// the new file has already begun, that rewrite is completed instead of canceled.
 func (m *Manager) CancelRewrite() {
 	m.mu.Lock()
 	m.following, m.starting = false, false

@@ -27,7 +27,7 @@ var _ Operations = (*Manager)(nil)
 
 // Scan reads a snapshot of this node's page file and recommends a page size: at most maxPageSize, or the current page
 // size. It runs online. If maxPageSize is 0, the limit is the pair's setting PageSizeMax, and the recommendation is
-// stored for the pair.
+// stored for the pair, if possible.
 func (m *Manager) Scan(
 	ctx context.Context, maxPageSize int, progress func(checkpoint.Progress),
 ) (checkpoint.ScanResult, error) {
@@ -82,8 +82,7 @@ func (m *Manager) report(ctx context.Context, r Report) error {
 	return m.o.Peers.Report(ctx, active.Address, r)
 }
 
-// pageProgress returns a function that reports the progress of op as the bytes of processed pages. Pages represent
-// the remaining work better than messages.
+// pageProgress returns a function that reports the progress of op as the bytes of processed pages.
 func (m *Manager) pageProgress(op *operation) func(checkpoint.Progress) {
 	var pageSize uint64
 	if stats, err := m.store.Stats(); err == nil {
@@ -160,9 +159,8 @@ func (m *Manager) Rewrite(
 
 const awaitPlanLimit = time.Second
 
-// awaitPlan waits until this standby has applied the entry of the plan or startup request with the given ID. The
-// standby applies nothing during the rewrite, so without the entry, it could not report the step. A timeout is
-// harmless.
+// awaitPlan waits for at most awaitPlanLimit until this node has applied the entry of the plan or startup request
+// with the given ID.
 func (m *Manager) awaitPlan(ctx context.Context, id string) {
 	if id == "" {
 		return
@@ -372,9 +370,8 @@ func withoutLinks(path string) string {
 
 const activityLimit = time.Second
 
-// MaySwitchOver returns failover.ErrSwitchover while this node or the other node rewrites its page file. During a
-// rewrite, a standby applies nothing, so it could not serve clients. If the other node is unreachable, its activity
-// is not checked, because a switchover to it fails anyway.
+// MaySwitchOver returns failover.ErrSwitchover while this node or the other node rewrites its page file. If the other
+// node is unreachable, its activity is not checked.
 func (m *Manager) MaySwitchOver(ctx context.Context) error {
 	a, ok := m.Activity()
 	if other, reason := m.partner(); !ok && reason == "" {

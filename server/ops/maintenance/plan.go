@@ -61,9 +61,8 @@ type Plan struct {
 	State       PlanState `json:"state"`
 	// Reason explains State to operators.
 	Reason string `json:"reason,omitempty"`
-	// Done contains the stores for which the operation was completed, at most one for each node. A new active needs no
-	// other state to continue. If a store is replaced, for example by a snapshot of the other node, it no longer counts
-	// as done.
+	// Done contains the stores for which the operation was completed, at most one for each node. If a store is
+	// replaced, for example by a snapshot of the other node, it no longer counts as done.
 	Done      []failover.Member `json:"done,omitempty"`
 	Node      uuid.UUID         `json:"node"`
 	StartedAt time.Time         `json:"started_at"`
@@ -140,8 +139,8 @@ func (m *Manager) WatchPlan(ctx context.Context, fn func(*Plan) error) error {
 func (m *Manager) AwaitPlan(ctx context.Context, id string) { m.awaitPlan(ctx, id) }
 
 // StartPlan starts a plan. It must be called on the active of a pair. pageSize applies to PlanResize; 0 means the
-// recommended page size. switchBack requests that this node is active again at the end. StartPlan returns
-// ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), or ErrSetting (for an invalid page size or kind,
+// recommended page size. switchBack requests that this node is active again at the end. Its errors include
+// ErrPlanRuns, ErrNoRecommendation, ErrRole (on a standalone node), and ErrSetting (for an invalid page size or kind,
 // or if this node could not be restarted).
 func (m *Manager) StartPlan(ctx context.Context, kind PlanKind, pageSize int, switchBack bool) (*Plan, error) {
 	if m.node.Alone() {

@@ -18,8 +18,7 @@ const restartPoll = 100 * time.Millisecond
 
 const restartCheckLimit = 30 * time.Second
 
-// checkRestart returns ErrSetting if a restarted process would fail to start. In that case, the caller must not
-// stop this process.
+// checkRestart returns ErrSetting if a restarted process would fail to start.
 func (m *Manager) checkRestart(ctx context.Context) error {
 	if m.o.CheckRestart == nil {
 		return nil

@@ -10,8 +10,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// KeyRunning is the key of the entry with the settings changed at run time. The entry is replicated, so both nodes
-// have these settings, even after a restart or the installation of a snapshot.
+// KeyRunning is the key of the replicated entry with the settings changed at run time.
 const KeyRunning = "settings/running"
 
 // RunningSettings contains setting values by key. This package does not interpret them.

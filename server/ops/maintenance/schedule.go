@@ -22,7 +22,7 @@ import (
 
 const (
 	// missedGrace is the maximum delay of a run that was due while no node was active. If the delay is longer, the run
-	// is recorded as skipped. For example, a backup scheduled for 2 a.m. must not run at noon.
+	// is recorded as skipped.
 	missedGrace = 10 * time.Minute
 	// maxAttempts is the maximum number of attempts of a run that is interrupted by role changes.
 	maxAttempts = 3
@@ -126,8 +126,7 @@ func (m *Manager) startRun(ctx context.Context, j Job, run Run, running *sync.Wa
 	})
 }
 
-// endPlanned records the end of runs with a plan that has ended. It runs on the current active, which may not be
-// the node that started the plan.
+// endPlanned records the end of runs with a plan that has ended.
 func (m *Manager) endPlanned(ctx context.Context) {
 	jobs, err := m.Jobs()
 	if err != nil {
@@ -355,8 +354,7 @@ func (m *Manager) performOn(ctx context.Context, kind string, t target) (detail 
 	}
 }
 
-// startCompact starts a rolling compaction plan. A role change does not end the run of the job. endPlanned records
-// the end of that run.
+// startCompact starts a rolling compaction plan.
 func (m *Manager) startCompact(ctx context.Context) (*Plan, error) {
 	p, err := m.StartPlan(ctx, PlanCompact, 0, false)
 	if errors.Is(err, ErrRole) {

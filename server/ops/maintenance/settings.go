@@ -25,7 +25,7 @@ type Defaults struct {
 }
 
 // Settings contains the pair's settings as applied on a node. Page sizes are in bytes. PageSizeRecommended is 0
-// before the first scan.
+// without a recommendation.
 type Settings struct {
 	PageSizeCurrent, PageSizeRecommended, PageSizeMax int
 	// ResizeOnStartup and CompactOnStartup report whether Update has requested the operation and not all nodes have
@@ -125,8 +125,7 @@ func set[T any](dst **T, v *T) {
 	}
 }
 
-// requestStart changes the request for the next start. A newly requested operation gets a new ID, because a node
-// may already have executed the old request.
+// requestStart changes the request for the next start. A newly requested operation gets a new ID.
 func (p *pairSettings) requestStart(resize, compact *bool) {
 	var now startupRequest
 	if p.Startup != nil {

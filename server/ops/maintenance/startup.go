@@ -30,10 +30,9 @@ type startupWork struct {
 
 func (w *startupWork) any() bool { return w.resize || w.compact || w.configResize || w.configCompact }
 
-// BeforeServing executes the operations requested for the start of a standalone node. It first applies the log,
-// because all durable records of a standalone node are committed. If an operation fails, the error is logged, the
-// operation remains requested, and the node serves clients nevertheless. An error of BeforeServing means that the log
-// could not be applied.
+// BeforeServing applies the log of a standalone node, and executes the operations requested for its start. If an
+// operation fails, the error is logged, the operation remains requested, and BeforeServing returns nil. An error
+// means that the log could not be applied.
 func (m *Manager) BeforeServing(ctx context.Context) error {
 	if err := m.store.Apply(m.store.Durable().LSN, nil); err != nil {
 		return fmt.Errorf("apply the log: %w", err)
@@ -77,8 +76,8 @@ func (m *Manager) afterStart(ctx context.Context) {
 	m.reportStartDone(ctx)
 }
 
-// awaitApplied waits until this standby has applied its log up to the current end, because the log may contain a
-// request. It stops waiting when the node is no longer a standby.
+// awaitApplied waits until this standby has applied its log up to the current end. It stops waiting when the node is
+// no longer a standby.
 func (m *Manager) awaitApplied(ctx context.Context) {
 	tick := time.NewTicker(standbyPoll)
 	defer tick.Stop()

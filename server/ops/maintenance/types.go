@@ -93,7 +93,7 @@ type RewriteRequest struct {
 	PageSize int
 	// DryRun requests only the expected result. The page file is not changed.
 	DryRun bool
-	// PlanID is the ID of the plan or startup request, if the rewrite is one of its steps. Each step is executed once.
+	// PlanID is the ID of the plan or startup request, if the rewrite is one of its steps.
 	PlanID string
 }
 

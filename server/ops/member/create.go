@@ -119,17 +119,14 @@ func (c *creations) inProgress(name string) bool {
 
 // Create assigns the name of a new queue and, if this pair is the owner, calls commit with the ownership epoch of the
 // queue. commit must commit the creation in the term of p. Even if ctx ends, it must not return before the outcome is
-// known, or the creation can no longer be committed in that term. Concurrent creations of a name are executed one after
-// another. Without a fleet, Create calls commit with the epoch 0. It also does so if the queue exists, so that the log
-// decides: the store then rejects the creation, or returns the result of an earlier attempt.
+// known, or the creation can no longer be committed in that term. Concurrent creations of a name are executed one
+// after another. Without a fleet, or if the queue exists, Create calls commit with the epoch 0.
 //
-// group is the placement group; if it is empty, the group is the tag of the name, if any. If commit was not called, the
-// log contains nothing of the creation.
+// group is the placement group; if it is empty, the group is the tag of the name, if any.
 //
 // Create returns an *apierror.NotOwnerError if another pair owns the name, and the error of Options.NotActive if p is
-// no longer the primary. Otherwise, it returns the errors of commit, the context's error if ctx ends, or an error that
-// wraps fleet.ErrUnavailable, fleet.ErrLost, fleet.ErrRestored, fleet.ErrRebuilding, fleet.ErrPartitions,
-// apierror.ErrFeature or apierror.ErrInvalid.
+// no longer the primary. Its other errors include those of commit, the context's error, fleet.ErrUnavailable,
+// fleet.ErrLost, fleet.ErrRestored, fleet.ErrRebuilding, fleet.ErrPartitions and apierror.ErrInvalid.
 func (m *Manager) Create(
 	ctx context.Context, p *replication.Primary, queue, group string, commit func(epoch uint64) error,
 ) error {
@@ -159,9 +156,6 @@ func (m *Manager) Create(
 
 // assign returns the owner of a name. The caller may commit the creation through p under the epoch of the owner: if p
 // is no longer the primary, the commit fails.
-//
-// The features of the nodes are not checked, because the log already contains the record of the join, which requires
-// the same feature.
 func (m *Manager) assign(ctx context.Context, p *replication.Primary, queue, group string) (fleet.Owner, error) {
 	ctx, cancel := context.WithTimeout(ctx, assignTimeout)
 	defer cancel()
@@ -212,7 +206,7 @@ func cancelWhenStopped(p *replication.Primary, cancel func()) (stop func()) {
 }
 
 // failed releases the name of a queue that was not created. If the creation may still be committed, the entry
-// remains. Reconcile deletes it later if the queue does not exist.
+// remains.
 func (m *Manager) failed(p *replication.Primary, queue string, epoch uint64, err error) {
 	if errors.Is(err, replication.ErrOutcomeUnknown) {
 		return

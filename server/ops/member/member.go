@@ -6,28 +6,23 @@
 // # Membership
 //
 // The setting fleet.pair makes the active join: it registers the pair, and then commits the membership (txn.OpFleet).
-// After that, the pair remains a member, even if the setting is removed, until Leave. A node without the setting has
-// no Manager: it commits creations without an ownership epoch, which the store of a member rejects (INV-27).
+// After that, the pair remains a member, even if the setting is removed, until Leave.
 //
-// After Leave, the setting has no effect until the node is restarted. A node that was running before Leave does not
-// join again, even if it becomes the active later. Otherwise, a failover before the operator has removed the setting
-// would revert Leave. If Leave is interrupted between the directory and the log, the pair remains a member without a
-// registration: it creates no queues, and does not register again. The operator calls Leave again, or Rebuild to
-// remain.
+// After Leave, the setting has no effect until the node is restarted. If Leave is interrupted between the directory
+// and the log, the pair remains a member without a registration: it creates no queues, and does not register again.
+// The operator calls Leave again, or Rebuild to remain.
 //
-// An active with the setting creates no queues before the pair is a member. Otherwise, the names of these queues could
-// belong to other pairs.
+// An active with the setting creates no queues before the pair is a member.
 //
 // # Creation and deletion
 //
-// The name of a queue is assigned first; then the queue is committed with its ownership epoch. A deletion is committed
-// first; then the name is released. If the second step does not happen, Reconcile adapts the directory later: when
-// this node becomes the active, periodically, and after a failure.
+// The name of a queue is assigned first; then the queue is committed with its ownership epoch. A deletion is
+// committed first; then the name is released. If the second step does not happen, Reconcile adapts the directory
+// later.
 //
 // # Sites
 //
-// The log of a replica site contains the membership of its primary site. While the pair is a replica, or a stopped
-// primary, the Manager only keeps the copy of the directory current.
+// While the pair is a replica, or a stopped primary, the Manager only keeps the copy of the directory current.
 package member
 
 import (
@@ -55,7 +50,7 @@ import (
 type Options struct {
 	// Pair is the name of this pair: fleet.pair.
 	Pair string
-	// Client is the client of etcd. The caller closes it after Run has returned.
+	// Client is the client of etcd. It must not be closed before Run has returned.
 	Client *clientv3.Client
 	// Prefix is the prefix of the keys. Optional.
 	Prefix string
@@ -248,7 +243,7 @@ func (m *Manager) active() (*replication.Primary, *fleet.Directory, error) {
 }
 
 // Directory returns the directory. It returns nil without a fleet, and on a new node that does not belong to a pair
-// yet. The active always has a directory.
+// yet.
 func (m *Manager) Directory() *fleet.Directory {
 	if m == nil {
 		return nil
@@ -289,10 +284,9 @@ func (m *Manager) mismatch(st *queue.FleetState) error {
 }
 
 // NotFound returns the error for a queue that this pair does not have. It is an *apierror.NotOwnerError if another
-// pair owns the queue. It wraps txn.ErrQueueNotFound if no pair owns it, and fleet.ErrUnavailable, fleet.ErrLost,
-// fleet.ErrRestored or fleet.ErrRebuilding if the owner is unknown. Without a fleet, it is txn.ErrQueueNotFound.
-//
-// A fenced queue belongs to the target of its move, which returns fleet.ErrUnavailable until it has taken the queue.
+// pair owns the queue. It wraps txn.ErrQueueNotFound if no other pair owns it, and fleet.ErrUnavailable,
+// fleet.ErrLost, fleet.ErrRestored or fleet.ErrRebuilding if the owner is unknown or cannot serve the queue. Without
+// a fleet, it is txn.ErrQueueNotFound.
 //
 // The caller must have looked up the queue in the store before the call. If the result is not an
 // *apierror.NotOwnerError, the caller must look it up again, because the queue may have been created in between.

@@ -41,9 +41,9 @@ func (m *Manager) moving(name string) bool {
 	return found && move.State == queue.MoveTaken
 }
 
-// Refusal returns the error that rejects clients after an operator has removed this pair from its fleet as lost,
-// because other pairs can then have queues with the same names. Otherwise it returns nil. It does not block. A node
-// that has not loaded the directory since its start cannot detect the removal.
+// Refusal returns the error that rejects clients after an operator has removed this pair from its fleet as lost.
+// Otherwise it returns nil. It does not block. A node that has not loaded the directory since its start cannot detect
+// the removal.
 func (m *Manager) Refusal() *apierror.NotActiveError {
 	d := m.Directory()
 	if d == nil || !d.Forgotten() {

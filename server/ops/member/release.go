@@ -11,7 +11,7 @@ import (
 	"github.com/lockstep-mq/lockstep/fleet"
 )
 
-// maxReleases is the maximum number of names in releases. Reconcile deletes the entries of further deleted queues.
+// maxReleases is the maximum number of names in releases.
 const maxReleases = 100_000
 
 // releases are the names to be released, oldest first.

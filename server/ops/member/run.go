@@ -319,8 +319,8 @@ func (m *Manager) describe() fleet.Member {
 }
 
 // update writes the description of this pair to the directory, at first and after each change. After a success, it
-// permits creations in this term (setReady). If the directory lacks the pair, because Leave was interrupted or the
-// entry was deleted, update does not add it again: other pairs may own its names by now.
+// permits creations in this term (setReady). If the directory lacks the pair, update does not add it again: other
+// pairs may own its names by now.
 func (w *work) update(ctx context.Context) error {
 	now := w.m.describe()
 	if old := w.member; old != nil && slices.Equal(old.Addresses, now.Addresses) && maps.Equal(old.Labels, now.Labels) &&

@@ -22,7 +22,6 @@ import (
 var errTargetRuns = errors.New("a node of the removed pair is running; stop it permanently")
 
 // checkTarget returns an error if the directory is not loaded, or if the target of a move was removed from the fleet.
-// In the second case, this pair ends the move (endLost).
 func (m *Manager) checkTarget(pair string, epoch uint64) error {
 	d := m.o.Member.Directory()
 	if d == nil {
@@ -68,10 +67,9 @@ func (w *worker) recordLost(epoch uint64, err error) (changed bool) {
 	return old == nil || old.Error() != err.Error()
 }
 
-// endLostMove removes the fence of a move to a pair that was removed from the fleet (INV-28), and then commits the new
-// ownership epoch of the queues. First, it assigns the queues to this pair in the directory, so that no other pair
-// creates queues with these names. While another pair owns one of the names, it returns a *fleet.ConflictError: this
-// pair cannot serve the queues, and its copy may be the only one.
+// endLostMove removes the fence of a move to a pair that was removed from the fleet (INV-28), and then commits the
+// new ownership epoch of the queues. First, it assigns the queues to this pair in the directory. While another pair
+// owns one of the names, it returns a *fleet.ConflictError.
 func (w *worker) endLostMove(ctx context.Context, move *queue.Move, addresses []string) error {
 	if err := w.checkStopped(ctx, move, addresses); err != nil {
 		return err

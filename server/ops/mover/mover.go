@@ -47,8 +47,7 @@ import (
 const (
 	// fenceLimit is the maximum time between the request for the fence and the take.
 	fenceLimit = 10 * time.Second
-	// shortPass is the maximum duration of a pass after which the queues are fenced, because the next pass would take
-	// about as long.
+	// shortPass is the maximum duration of a pass after which the queues are fenced.
 	shortPass = 20 * time.Millisecond
 	maxPasses = 8
 	// pacedPasses is the number of passes in which both pairs slow down the copy in favor of their clients. Later passes

@@ -14,8 +14,7 @@ import (
 )
 
 const (
-	// FencedAfter is the time after which fenced queues are reported. By then, a target that is up has usually taken the
-	// queues or canceled the move.
+	// FencedAfter is the time after which fenced queues are reported.
 	FencedAfter = fenceLimit + 2*time.Second
 	// StuckAfter is the time without progress after which a move is reported.
 	StuckAfter = 5 * time.Minute

@@ -72,8 +72,8 @@ func (l *pipeline) wait() error {
 	}
 }
 
-// finish waits for all transactions, so that none changes the import later. It stops waiting if the context ends. It
-// returns failed, the error of the caller, or else the first error of a transaction.
+// finish waits for all transactions. It stops waiting if the context ends. It returns failed, the error of the
+// caller, or else the first error of a transaction.
 func (l *pipeline) finish(failed error) error {
 	for l.pending > 0 && l.ctx.Err() == nil {
 		if err := l.wait(); failed == nil {

@@ -26,7 +26,7 @@ import (
 
 const readMessages = 10_000
 
-// isSource returns an error if this pair has another name. This happens if a request was sent to an outdated address.
+// isSource returns an error if this pair has another name.
 func (m *Manager) isSource(pair string) error {
 	if pair != m.o.Pair {
 		return fmt.Errorf("%w: this pair is %s, not %s", fleet.ErrUnavailable, m.o.Pair, pair)
@@ -244,9 +244,8 @@ func barrier(ctx context.Context, p txn.Committer) error {
 }
 
 // Drop deletes the fenced queues of a move. The target must have taken them and changed the directory. Drop first
-// waits until the copy of the directory at this node contains that change, so that the responses to requests for the
-// queues contain the new owner. If this takes longer than findTimeout, the error wraps fleet.ErrUnavailable. If the
-// queues are not fenced, Drop does nothing.
+// waits until the copy of the directory at this node contains that change. If this takes longer than findTimeout, the
+// error wraps fleet.ErrUnavailable. If the queues are not fenced, Drop does nothing.
 func (m *Manager) Drop(ctx context.Context, req *pb.DropMovedRequest) error {
 	p, d, err := m.active()
 	if err != nil {

@@ -18,8 +18,7 @@ import (
 
 // Messages do not change, so the target compares them while the source serves the queues. The source returns the live
 // sequences of a part of a queue and the digest of their messages. The target reads the same messages from its store.
-// It has all of them, because a message cannot become live again. The target keeps its positions in memory only: after
-// a restart, it compares all messages again. After the fence, it compares only the remaining messages and the state.
+// After the fence, it compares only the remaining messages and the state.
 
 // digestBytes is the approximate size of the messages in one request for a digest.
 const digestBytes = 8 << 20
@@ -65,7 +64,7 @@ func (m *Manager) Prepare(ctx context.Context, req *pb.PrepareFenceRequest) (*pb
 }
 
 // prepare requests the source to prepare the fence (Manager.Prepare). It reports whether the source has written a
-// checkpoint, which may have taken some time.
+// checkpoint.
 func (t *transfer) prepare(ctx context.Context) (written bool, _ error) {
 	logged, err := t.logged()
 	if err != nil {

@@ -99,8 +99,7 @@ func (p *Plan) Next(after time.Time) time.Time {
 	}
 }
 
-// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches. It searches one period
-// between clock changes at a time, because the offset to UTC is constant within such a period.
+// nextMatch returns the first time after t, in UTC, at which the clock of the zone matches.
 func (p *Plan) nextMatch(t time.Time) time.Time {
 	for clock := onClock(t); ; {
 		next := p.cron.Next(clock)

@@ -28,10 +28,10 @@ import (
 )
 
 const (
-	// guardTick is the interval of the checks for a corrupt index, which prevents the store from writing pages.
+	// guardTick is the interval of the checks for a corrupt index.
 	guardTick      = 100 * time.Millisecond
 	repairInterval = 2 * time.Second
-	// The first scrub and the first comparison are delayed, so that they do not interfere with a restart.
+	// The first scrub and the first comparison are delayed.
 	firstScrub    = time.Minute
 	firstVerify   = 10 * time.Second
 	handOverRetry = time.Second

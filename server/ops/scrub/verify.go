@@ -178,9 +178,8 @@ func (g *Guard) compare(ctx context.Context, other failover.NodeInfo) (
 	return mine, theirs, reply, err
 }
 
-// differences returns the queues with different digests. A rolling digest covers all transactions applied to its
-// queue since the queue was created. If only the digest of the whole history differs, differences returns one entry
-// without the name of a queue.
+// differences returns the queues with different digests. If only the digest of the whole history differs, it returns
+// one entry without the name of a queue.
 func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	var out []*pb.QueueDifference
 	add := func(name, format string, args ...any) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package settings manages the current settings of a node, which are its configuration and the changes made at run
-// time. The changes are replicated like messages, except for min-in-sync. That setting is in the cluster record, so
-// that it can be changed even while it causes the active to refuse writes.
+// time. The changes are replicated like messages, except for min-in-sync, which is in the cluster record.
 package settings
 
 import (

@@ -4,7 +4,7 @@
 //
 // The active node of the replica pulls the committed log from the active node of the primary. It commits each
 // transaction unchanged, together with the position of the transaction in the primary's log (decision 0034, INV-26).
-// The role of a site is part of the replicated state of its pair, so the role survives failovers.
+// The role of a site is part of the replicated state of its pair.
 package site
 
 import (

@@ -31,9 +31,8 @@ type DrillOptions struct {
 }
 
 // Drill creates a data directory with a writable copy of a pair. The copy has a new identity and is the primary of a
-// new lineage. Therefore its node cannot join either pair, and neither site replicates with it. The original pair is
-// not changed. After an error, Drill removes its files if possible. A node does not start from files that could not
-// be removed.
+// new lineage. The original pair is not changed. After an error, Drill removes its files if possible. A node does not
+// start from files that could not be removed.
 //
 // Errors include ErrUnreachable and those of datadir.CheckRestore and backup.Receive.
 func Drill(ctx context.Context, o DrillOptions) (Seeded, error) {

@@ -19,8 +19,8 @@ const (
 	maxResponseBytes = peerclient.MaxRemoteResponseBytes
 	// minCompress is the minimum size, in bytes, of frames that are compressed.
 	minCompress = 512
-	// minSaving defines the minimum saving of a compression: 1/minSaving of the size. If a response saves less, as with
-	// messages that are already compressed, the next skipFactor times as many bytes of the log are not compressed.
+	// minSaving defines the minimum saving of a compression: 1/minSaving of the size. If a response saves less, the
+	// next skipFactor times as many bytes of the log are not compressed.
 	minSaving  = 8
 	skipFactor = 16
 )
@@ -54,8 +54,8 @@ func (c *compressor) compress(frames []byte) (sent []byte, original uint32) {
 	return c.buffer, uint32(len(frames))
 }
 
-// compressLog is like compress, for consecutive frames of a log. It saves CPU time if the frames are hardly
-// compressible.
+// compressLog is like compress, for consecutive frames of a log. It omits the compression after frames that were
+// hardly compressible.
 func (c *compressor) compressLog(frames []byte) (sent []byte, original uint32) {
 	if c.skip > 0 {
 		c.skip -= min(c.skip, len(frames))
@@ -77,8 +77,7 @@ func newDecompressor() (*zstd.Decoder, error) {
 	return d, nil
 }
 
-// decompress returns the frames of a response. Decompressed frames are in a new slice, because transactions refer to
-// the slice until they are applied.
+// decompress returns the frames of a response. Decompressed frames are in a new slice.
 func decompress(d *zstd.Decoder, sent []byte, original uint32) ([]byte, error) {
 	if original == 0 {
 		return sent, nil

@@ -16,8 +16,7 @@ import (
 )
 
 // A former primary may have transactions after the origin of the promoted site. These transactions are written to a
-// file in its data directory, like the transactions that a forced failover discards. The site can then be set up
-// again without losing these transactions.
+// file in its data directory, like the transactions that a forced failover discards.
 
 // lost is the result of the last check for transactions that the promoted site lacks.
 type lost struct {

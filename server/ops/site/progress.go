@@ -24,7 +24,8 @@ type Progress struct {
 	// this node has received no end in the current epoch.
 	HeardAt time.Time
 	End     lsn.Position
-	// Lag is the age, at HeardAt, of the oldest record up to End that the replica lacks; 0 if it lacks none.
+	// Lag is the age, at HeardAt, of the oldest record up to End that the replica lacks; 0 if it lacks none, or if the
+	// age is unknown.
 	Lag time.Duration
 	// LagRecords and LagBytes are the number and the approximate size of the records up to End that the replica
 	// lacks.

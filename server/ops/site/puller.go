@@ -231,9 +231,7 @@ func (p *puller) caughtUp(at lsn.Position) {
 	}
 }
 
-// envelope returns the payload to commit for a record of the primary, or nil for a record that had no effect. The
-// store processes role changes of the primary, and ignores transactions that the primary refused while it was
-// stopped.
+// envelope returns the payload to commit for a record of the primary, or nil for a record that had no effect.
 func (p *puller) envelope(f wal.Frame) []byte {
 	if len(f.Payload) > 0 && f.Payload[0] == txn.SiteVersion {
 		return nil // the primary committed it before its promotion, and rejected it

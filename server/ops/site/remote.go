@@ -18,8 +18,7 @@ import (
 )
 
 const (
-	// requestTimeout limits a request to the other site, such as the request for its state, which is sent to all its
-	// nodes.
+	// requestTimeout limits a request to the other site.
 	requestTimeout = 2 * time.Second
 	// maxLearned is the maximum number of addresses learned from the other site.
 	maxLearned = 8
@@ -51,8 +50,7 @@ func (r *remote) addresses() []string {
 	return slices.Concat(r.configured, r.learned)
 }
 
-// learn replaces the learned addresses. It ignores addresses that are also addresses of this site. If both sites use
-// the same node names, such as pods in two clusters, such an address leads to this site.
+// learn replaces the learned addresses. It ignores addresses that are also addresses of this site.
 func (r *remote) learn(addresses []string) {
 	own := r.own()
 	r.mu.Lock()

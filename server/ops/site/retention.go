@@ -45,8 +45,7 @@ func (r *retention) begin(hold *wal.Hold, after uint64, cancel context.CancelCau
 }
 
 // resume takes over the retained log for a replica that continues after a position. It returns nil if no log is
-// retained for that replica. During the transfer of a snapshot, it also returns nil, because a connected replica is
-// not the receiver of the snapshot.
+// retained for that replica, and during the transfer of a snapshot.
 func (r *retention) resume(at lsn.Position) *retained {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -61,8 +60,7 @@ func (r *retention) resume(at lsn.Position) *retained {
 	return r.now
 }
 
-// suspend starts the timer that releases the log after seedRetention. It is called when the stream that uses the log
-// ends.
+// suspend starts the timer that releases the log after seedRetention.
 func (r *retention) suspend(k *retained) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -75,8 +75,7 @@ func (m *Manager) Switch(ctx context.Context, to string, timeout time.Duration) 
 	return m.handOver(work, primary, address, timeout)
 }
 
-// awaitReplica waits until the replica at an address is connected and lacks at most maxSwitchLag bytes, so that the
-// switch is short.
+// awaitReplica waits until the replica at an address is connected and lacks at most maxSwitchLag bytes.
 func (m *Manager) awaitReplica(ctx context.Context, address string, timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -378,8 +377,7 @@ func (m *Manager) awaitRecord(ctx context.Context, at lsn.Position) error {
 }
 
 // CancelTakeover makes this site refuse takeovers up to an end of the primary's log, and returns the state of this
-// site. The refusal is committed before the response. Otherwise, a delayed request of the canceled takeover could
-// reach a new active of this pair before that active has received the resume of the primary, and would be accepted.
+// site. The refusal is committed before the response.
 func (m *Manager) CancelTakeover(ctx context.Context, req *pb.CancelTakeoverRequest) (*pb.SiteState, error) {
 	primary, err := m.active()
 	if err != nil {
@@ -500,8 +498,7 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	return Demoted{Primary: first.GetPrimary(), Upstream: f.at}, nil
 }
 
-// baseOfDemotion is like base, but first stops a primary that was superseded, so that it accepts no further
-// transactions that would be lost.
+// baseOfDemotion is like base, but first stops a primary that was superseded.
 func (m *Manager) baseOfDemotion(
 	ctx context.Context, primary *replication.Primary, next *pb.SiteState,
 ) (follow, error) {

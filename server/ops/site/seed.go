@@ -53,8 +53,8 @@ type Seeded struct {
 // starts from the directory is a replica. After an error, Seed removes its files if possible. A node does not start
 // from files that could not be removed.
 //
-// The primary retains its log after the snapshot until the replica has caught up. If the replica does not connect, the
-// primary releases the log after 10 minutes, or when its disk is nearly full.
+// If the replica does not connect within 10 minutes, Seed may have to be repeated, because the primary may have
+// released the log after the snapshot.
 //
 // Errors include ErrUnreachable, ErrRole, ErrBehind, and those of datadir.CheckRestore and backup.Receive.
 func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {

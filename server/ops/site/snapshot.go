@@ -154,8 +154,7 @@ func (m *Manager) sendSnapshot(
 	return nil
 }
 
-// ReleaseLog ends the transfer of a snapshot and releases the log that is retained for its receiver. It is called
-// when the disk is nearly full, because the needs of a replica must not stop the primary.
+// ReleaseLog ends the transfer of a snapshot and releases the log that is retained for its receiver.
 func (m *Manager) ReleaseLog() {
 	if k := m.seed.last(); k != nil {
 		m.log.Warn("disk nearly full: log after the snapshot for a replica is not retained",

@@ -26,8 +26,7 @@ import (
 const (
 	// heartbeat is the interval between responses while the log does not grow.
 	heartbeat = 250 * time.Millisecond
-	// minInterval is the minimum time between a response that contains all applied records and the next one. The next
-	// response then contains the records of that time, which costs less CPU time than a response per transaction.
+	// minInterval is the minimum time between a response that contains all applied records and the next one.
 	minInterval = 10 * time.Millisecond
 )
 
@@ -171,8 +170,7 @@ func (s *source) run(ctx context.Context, state *pb.SiteState) (err error) {
 	}
 }
 
-// collect waits for minInterval, so that the next response contains the records of that time. It first calls caughtUp.
-// It returns early if ctx or the role ends.
+// collect calls caughtUp, and waits for minInterval. It returns early if ctx or the role ends.
 func (s *source) collect(ctx context.Context) {
 	s.caughtUp()
 	timer := time.NewTimer(minInterval)

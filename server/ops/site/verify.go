@@ -23,7 +23,7 @@ const (
 	maxHeld = time.Second
 	// verifyWait limits the time that a replica waits for the record of the primary at which the sites are compared.
 	verifyWait = 10 * time.Second
-	// verifyAttempts is greater than 1, because a failover or a switch of the primary can end a hold.
+	// verifyAttempts is the maximum number of attempts to compare the sites.
 	verifyAttempts = 3
 	// maxDigestBytes is the maximum size of a response with the digests or the differences of all queues.
 	maxDigestBytes = 64 << 20
@@ -33,8 +33,8 @@ const (
 var errPassed = errors.New("replica is at another transaction than the primary")
 
 // Verify compares the rolling digests of both sites at the same transaction. A primary forwards the call to its
-// replica. If local is set, the call is not forwarded, so this site must be the replica. Verify returns ErrRole,
-// ErrUnreachable, ErrDiverged, ErrNotCompared or, on a node that is not active, the error of Options.NotActive.
+// replica. If local is set, the call is not forwarded, so this site must be the replica. Its errors include ErrRole,
+// ErrUnreachable, ErrDiverged, ErrNotCompared and, on a node that is not active, the error of Options.NotActive.
 func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesResponse, error) {
 	if _, err := m.active(); err != nil {
 		return nil, err

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements MaintenanceService, which operators and the other node of the pair call. Calls that change the
-// state of the pair are forwarded to the active.
+// Package rpc implements MaintenanceService. Calls that change the state of the pair are forwarded to the active.
 package rpc
 
 import (

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package siteloss describes the transactions that would be lost if a replica site were promoted. The command
-// line and the console use it.
+// Package siteloss describes the transactions that would be lost if a replica site were promoted.
 package siteloss
 
 import (
@@ -14,8 +13,8 @@ import (
 
 // Loss describes the transactions that a promotion would lose, at the time of a status.
 type Loss struct {
-	// Known is false if the active of the replica does not know the end of the primary's log, for example because it has
-	// not been connected since it was started. The other fields are then zero.
+	// Known is false if the active of the replica does not know the end of the primary's log. The other fields are then
+	// zero.
 	Known bool `json:"known"`
 	// Records and Bytes are the number and the approximate size of the records that were in the primary's log at HeardAt
 	// and are missing at the replica.
@@ -31,8 +30,7 @@ type Loss struct {
 }
 
 // New returns the loss of a promotion of a replica. primary is the current state of the primary, or nil if the
-// primary does not respond. The copy of that state in the replica's response is not used, because it may be
-// outdated.
+// primary does not respond.
 func New(replica *pb.GetSiteResponse, primary *pb.SiteState) *Loss {
 	r, state := replica.GetReplication(), replica.GetSite()
 	if primary.GetRole() == pb.SiteRole_SITE_ROLE_STOPPED && primary.GetLineage() == state.GetLineage() &&
