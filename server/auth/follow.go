@@ -16,14 +16,12 @@ import (
 
 const (
 	checkInterval = 500 * time.Millisecond // interval of checks of the identity of a running stream
-	// endLimit is the time in which the handler of an ended stream can return the progress of the stream. Without
-	// the progress, the client does not know the outcome of unanswered requests.
+	// endLimit is the time in which the handler of an ended stream can return the progress of the stream.
 	endLimit = 100 * time.Millisecond
 )
 
-// RunStream runs the handler of a stream. It ends the stream when the caller's identity becomes invalid, or when
-// the caller loses the right that the method requires. The handlers of Publish and Consume streams check the
-// rights on their queues themselves.
+// RunStream runs the handler of a stream. It ends the stream when the caller's identity becomes invalid, or when the
+// caller loses the right that the method requires, unless the handler itself checks that right.
 func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(context.Context) error) error {
 	over := access.FromContext(ctx).Expired
 	ctx, lost := i.rights(ctx, method)
@@ -75,8 +73,7 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 }
 
 // rights returns a check that fails when the caller has lost the right that the stream requires. lost is nil if no
-// right can be lost, or if the handler itself checks the right. A handler that determines its queue after its start
-// adds a check with access.EndUnless.
+// right can be lost, or if the handler itself checks the right.
 func (i *Interceptor) rights(ctx context.Context, method string) (_ context.Context, lost func() error) {
 	need, known := access.NeedOf(method)
 	if i == nil || i.o.Rules == nil || !known || need.Unauthenticated || need.Right == access.Peer ||

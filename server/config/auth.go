@@ -55,8 +55,7 @@ func (c *Config) checkAuth(k *checker) {
 	}
 }
 
-// checkURL rejects values that are not URLs. It also rejects http URLs of other machines, because keys that are fetched
-// without encryption can be replaced in transit.
+// checkURL rejects values that are not URLs. It also rejects http URLs of other machines.
 func checkURL(k *checker, key, value string) {
 	u, err := url.Parse(value)
 	switch {

@@ -59,7 +59,7 @@ type Config struct {
 	Audit       Audit       `key:"audit"`
 	Limits      Limits      `key:"limits"`
 	Txn         Txn         `key:"txn"`
-	// Warnings contains warnings for the operator, for example about ignored settings. It is not a setting.
+	// Warnings contains warnings for the operator. It is not a setting.
 	Warnings []string `key:"-"`
 }
 
@@ -176,8 +176,7 @@ type Backup struct {
 	S3              BackupS3 `key:"s3"`
 }
 
-// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys are not settings. They are
-// read from files, or from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY.
+// BackupS3 configures access to the S3 server of backup.path and wal.archive. The keys are not settings.
 type BackupS3 struct {
 	Endpoint         string   `key:"endpoint" usage:"URL of the S3 server of backup.path and wal.archive, such as https://s3.example.com:9000; default: Amazon S3"`
 	Region           string   `key:"region" usage:"region of the bucket; default: AWS_REGION or AWS_DEFAULT_REGION, or us-east-1"`

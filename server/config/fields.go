@@ -23,8 +23,7 @@ type field struct {
 	value reflect.Value
 }
 
-// fieldTable describes the fields of Config. It is computed once, because parsing the tags is too slow for each
-// lookup.
+// fieldTable describes the fields of Config.
 var fieldTable = appendFields(nil, "", nil, reflect.TypeFor[Config]())
 
 func flagName(key string) string { return strings.ReplaceAll(key, ".", "-") }

@@ -103,19 +103,17 @@ func LoadSite(path string, environ []string, flags *pflag.FlagSet, remote []stri
 	return l.config, nil
 }
 
-// flagValue stores the text of a flag. Load parses the text like a value in the file, so that the errors are
-// identical.
+// flagValue stores the text of a flag.
 type flagValue struct{ text, typeName string }
 
 func (v *flagValue) String() string        { return v.text }
 func (v *flagValue) Set(text string) error { v.text = text; return nil }
 func (v *flagValue) Type() string          { return v.typeName }
 
-// Load merges the defaults, the YAML file at path, the environment (in the format of os.Environ) and the flags.
-// Later sources take precedence. An empty path means no file, and nil flags mean no flags. All errors wrap ErrInvalid,
-// for example those for an unreadable file, an unknown key, or an invalid value. Former names of settings cause only
-// warnings. An unknown LOCKSTEP_* variable also causes only a warning unless it resembles a setting, because container
-// platforms define variables automatically.
+// Load merges the defaults, the YAML file at path, the environment (in the format of os.Environ) and the flags. Later
+// sources take precedence. An empty path means no file, and nil flags mean no flags. All errors wrap ErrInvalid.
+// Former names of settings cause only warnings. An unknown LOCKSTEP_* variable also causes only a warning unless it
+// resembles a setting.
 func Load(path string, environ []string, flags *pflag.FlagSet) (Config, error) {
 	l, err := load(path, environ, flags)
 	if err != nil {
@@ -240,8 +238,7 @@ func commandVariables() []string {
 }
 
 // unknownVariable handles an unknown variable with the prefix of settings. A probable typo is an error, like an
-// unknown key in the file. Other variables cause only a warning, because other programs may define them. For
-// example, Kubernetes defines variables for a service named lockstep.
+// unknown key in the file. Other variables cause only a warning.
 func (y *layer) unknownVariable(name string, known map[string]string) {
 	names := make([]string, 0, len(known))
 	for n := range known {

@@ -50,7 +50,7 @@ func (t NodeTLS) Version() uint16 {
 }
 
 // ClientCertificates returns the policy for client certificates on the node's main listener. With ClientAuthNone, a
-// certificate is optional if a CA is set, because the other node authenticates with its certificate.
+// certificate is optional if a CA is set.
 func (t NodeTLS) ClientCertificates() tls.ClientAuthType {
 	switch {
 	case t.ClientAuth != ClientAuthNone:

@@ -113,8 +113,8 @@ func ParseRatio(text string) (Ratio, error) {
 
 func (r Ratio) String() string { return strconv.FormatFloat(float64(r), 'g', -1, 64) }
 
-// Within returns the limits, capped at fractions of the memory budget. For the default budget, the default limits do
-// not exceed these caps. A transaction of the maximum size is always permitted.
+// Within returns the limits, capped at fractions of the memory budget. A transaction of the maximum size is always
+// permitted.
 func (l Limits) Within(budgetBytes int64) Limits {
 	l.PendingBytes = min(l.PendingBytes, max(Size(budgetBytes/2), l.TransactionBytes+transactionSlackBytes))
 	l.StreamInFlightBytes = min(l.StreamInFlightBytes, max(Size(budgetBytes/8), 1<<20))

@@ -137,8 +137,7 @@ func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (
 	return p, nil
 }
 
-// findRecord returns the cluster record. It retries while the coordinator is unreachable, for example while a
-// quorum elects a new leader.
+// findRecord returns the cluster record. It retries while the coordinator is unreachable.
 func (a *Service) findRecord(ctx context.Context) (failover.Found, error) {
 	for deadline := time.Now().Add(forceLeaseTime); ; {
 		found, err := a.find(ctx)

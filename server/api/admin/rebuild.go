@@ -22,8 +22,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator can
-// rebuild the record on one node. The state of the other node is checked first, if that node can be reached.
+// If the coordinator has lost the cluster record or was restored to an older state (INV-9), an operator can rebuild
+// the record on one node.
 
 const (
 	rebuildTimeout       = 15 * time.Second
@@ -134,8 +134,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	return p, nil
 }
 
-// canRebuild returns an error if this node has no reason to rebuild the record, or must not rebuild it. The failover
-// machine repeats this check.
+// canRebuild returns an error if this node has no reason to rebuild the record, or must not rebuild it.
 func canRebuild(
 	st nodestatus.Node, found failover.Found, own datadir.Identity, fence failover.Fence, leads bool,
 ) error {
@@ -158,9 +157,8 @@ func canRebuild(
 	}
 }
 
-// findPeer queries the other node until the node responds or rebuildSearchTimeout has passed. It also waits for the
-// announcement of that node, because the coordinator may have lost its data. If the request sets without_other, it
-// tries each known address only once.
+// findPeer queries the other node until the node responds or rebuildSearchTimeout has passed. If the request sets
+// without_other, it tries each known address only once.
 func (a *Service) findPeer(
 	ctx context.Context, req *pb.AdoptRecordRequest, found failover.Found,
 ) (*pb.GetStatusResponse, *pb.AdoptedPeer) {
@@ -216,8 +214,7 @@ func (a *Service) queryPeer(
 }
 
 // compare returns an error if the record must be adopted on the other node, or if that node belongs to another pair.
-// The log that contains all committed transactions is the longest log of the highest term, for two reasons. The node
-// that begins a term has all transactions that were committed before (INV-4), and each term has only one log.
+// The log that contains all committed transactions is the longest log of the highest term.
 func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetStatusResponse, address string) error {
 	s := other.GetStore()
 	peers := lsn.Position{Term: s.GetLogEnd().GetTerm(), LSN: s.GetLogEnd().GetLsn(), Chain: s.GetLogEnd().GetChain()}

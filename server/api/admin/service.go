@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package admin implements lockstep.v1.AdminService, which returns the status of a node and changes the state of the
-// pair. Operators and the other node of the pair call this service.
+// pair.
 package admin
 
 import (
@@ -37,8 +37,7 @@ import (
 
 const (
 	switchoverTimeout = 10 * time.Second
-	// statusInterval is the interval at which WatchStatus sends the status without a change. It is needed for values
-	// that change continuously, such as log positions.
+	// statusInterval is the interval at which WatchStatus sends the status without a change.
 	statusInterval = time.Second
 	checkInterval  = 200 * time.Millisecond
 )
@@ -179,8 +178,7 @@ func pairStatus(st *nodestatus.Node) *pb.PairStatus {
 	return out
 }
 
-// knownNodes returns the nodes of the pair from the record and the announcements. A standby can be in sync before it
-// is announced. The address in an announcement may be newer than that in the record.
+// knownNodes returns the nodes of the pair from the record and the announcements.
 func knownNodes(st *failover.Status) []failover.NodeInfo {
 	nodes := slices.Clone(st.Record.Nodes)
 	add := func(n failover.NodeInfo) {
@@ -357,7 +355,7 @@ func (a *Service) GetDigest(ctx context.Context, req *pb.GetDigestRequest) (*pb.
 }
 
 // CopyHistory sends the recorded history of this node from the requested time on, or all of it if the request has no
-// time. The other node calls it.
+// time.
 func (a *Service) CopyHistory(
 	req *pb.CopyHistoryRequest, stream grpc.ServerStreamingServer[pb.CopyHistoryResponse],
 ) error {

@@ -43,8 +43,7 @@ var (
 	ErrSequenceReused = errors.New("producer sequence already used")
 	// ErrDiskLow is returned for a request that stores messages while disk space is low (see disk.low-watermark).
 	ErrDiskLow = errors.New("disk of the active node is nearly full; see condition publishes-refused")
-	// ErrTooManyBrowsers is returned if a Browse call cannot reserve memory in time, because clients have not read the
-	// responses of other Browse calls.
+	// ErrTooManyBrowsers is returned if a Browse call cannot reserve memory in time.
 	ErrTooManyBrowsers = errors.New("too many concurrent browsers")
 	// ErrResponseTooLarge is returned if a single message exceeds the maximum response size that the client has set.
 	ErrResponseTooLarge = errors.New("message is larger than the consumer can receive")
@@ -78,8 +77,7 @@ var (
 		replication.ErrBlocked)
 	// ErrSiteUnreachable is returned if no node of the other site responds.
 	ErrSiteUnreachable = errors.New("other site does not respond")
-	// ErrSiteNotCompared is returned if the two sites could not be compared, for example because another comparison is
-	// in progress.
+	// ErrSiteNotCompared is returned if the two sites could not be compared.
 	ErrSiteNotCompared = errors.New("sites could not be compared")
 	// ErrNotOwner is returned for a queue of another pair of the fleet.
 	ErrNotOwner = errors.New("another pair of the fleet owns the queue")
@@ -266,8 +264,7 @@ type mapping struct {
 
 func (m mapping) code() codes.Code { return reason.Code(m.reason) }
 
-// errorTable maps errors to reasons, and reasons to errors. Lookups use the first match. Therefore specific errors
-// precede general errors.
+// errorTable maps errors to reasons, and reasons to errors. Lookups use the first match.
 var errorTable = []mapping{
 	{ErrSplit, pb.ErrorReason_ERROR_REASON_SPLIT}, // precedes the reason for the refusal
 	// ErrOutcomeUnknown precedes the errors that it may wrap. Their reasons NOT_ACTIVE and BLOCKED mean that nothing

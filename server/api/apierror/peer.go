@@ -12,8 +12,7 @@ import (
 
 // FromPeer converts the status of a request of this node to a node of another pair. A status with a known reason
 // becomes an error that matches the sentinel error. Otherwise, Unavailable and DeadlineExceeded become unreachable,
-// and other statuses become plain errors. The result does not wrap the received status, because a status for a client
-// must be derived from this node's errors. FromPeer returns nil for nil.
+// and other statuses become plain errors. The result does not wrap the received status. FromPeer returns nil for nil.
 func FromPeer(err, unreachable error) error {
 	if err == nil {
 		return nil

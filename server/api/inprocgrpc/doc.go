@@ -7,9 +7,6 @@
 // separate goroutine, and a channel in each direction transfers the messages. Metadata, deadlines, cancellation,
 // status details, size limits and flow control work as over the network.
 //
-// The auth interceptor handles these calls like calls from the network. It verifies the token or the certificate,
-// applies address limits to the client's address, and writes the audit log.
-//
 // The usual messages of publish and consume streams are passed by reference (see pack). Neither end may modify them,
 // but the sender may continue to read and resend them. All other messages are encoded and decoded, so that the ends
 // share no memory.

@@ -97,8 +97,7 @@ func (e *callerEnd) CloseSend() error {
 }
 
 // SendMsg sends a message to the handler. It returns io.EOF if the call has ended; in that case, RecvMsg returns the
-// status. For a call with a single request, it returns nil instead of io.EOF. Otherwise, generated clients would
-// return io.EOF without calling RecvMsg.
+// status. For a call with a single request, it returns nil instead of io.EOF.
 func (e *callerEnd) SendMsg(v any) error {
 	c := e.call
 	if c.ctx.Err() != nil {

@@ -18,8 +18,6 @@ import (
 )
 
 // Deliveries is a reusable representation of a pb.ConsumeResponse. It is encoded directly from the stored records.
-// With many subscriptions, deliveries far outnumber publishes, and the allocation of objects for each delivery would
-// dominate the cost.
 type Deliveries struct {
 	confirmed uint64
 	parts     []deliveryPart
@@ -84,7 +82,7 @@ func (d *Deliveries) Set(event dispatch.Event, limit int) (left []dispatch.Messa
 	return nil, nil
 }
 
-// next appends a part with undefined content and returns it. The caller fills the part in place, which avoids a copy.
+// next appends a part with undefined content and returns it.
 func (d *Deliveries) next() *deliveryPart {
 	n := len(d.parts)
 	d.parts = slices.Grow(d.parts, 1)[:n+1]
@@ -154,8 +152,7 @@ func appendAttribute(b []byte, tag txn.Attribute, v int64) []byte {
 	return appendNumber(appendNumber(b, fieldSeconds, seconds), fieldNanos, nanos)
 }
 
-// encodeDeadLetter encodes the origin of a dead letter with the protobuf library, because few messages have this
-// field.
+// encodeDeadLetter encodes the origin of a dead letter.
 func (p *deliveryPart) encodeDeadLetter() (err error) {
 	l := p.message.DeadLetter()
 	if l == nil {

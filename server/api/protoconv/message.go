@@ -97,8 +97,8 @@ func atOrIn(
 }
 
 // Attributes converts the standard fields and the typed properties of a message that was accepted at nowMS, in
-// milliseconds since 1970. If fields contradict each other or a time is invalid, the error wraps txn.ErrInvalidMessage.
-// Attributes does not check limits; txn.CheckMessage checks them.
+// milliseconds since 1970. If fields contradict each other or a time is invalid, the error wraps
+// txn.ErrInvalidMessage. Attributes does not check limits.
 func Attributes(m *pb.Message, nowMS int64) (txn.Attributes, error) {
 	a := txn.Attributes{
 		MessageID: m.GetMessageId(), CorrelationID: m.GetCorrelationId(), ReplyTo: m.GetReplyTo(),

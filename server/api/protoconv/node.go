@@ -83,8 +83,7 @@ func ConditionsToProto(all []conditions.Condition, self string) []*pb.Condition 
 	return out
 }
 
-// AlarmsToProto converts the conditions of the pair and of the node self that are a warning or critical. Alarms are
-// for clients that do not support conditions.
+// AlarmsToProto converts the conditions of the pair and of the node self that are a warning or critical.
 func AlarmsToProto(all []conditions.Condition, self string) []*pb.Alarm {
 	out := make([]*pb.Alarm, 0, len(all))
 	for i := range all {

@@ -19,7 +19,7 @@ import (
 )
 
 // QueueToProto converts a queue. For each subscription, it calls consumers with the ID and the converted
-// subscription, so that consumers can add fields that exist only on the active node.
+// subscription, to which consumers can add fields.
 func QueueToProto(q *query.QueueInfo, consumers func(sub uint32, out *pb.Subscription)) *pb.Queue {
 	out := &pb.Queue{
 		Name: q.Name, Id: q.ID, Config: ConfigToProto(&q.Config, q.DeadLetter),
@@ -74,8 +74,7 @@ func Duplicates(d *txn.Duplicates) []*pb.DuplicateMessage {
 	return out
 }
 
-// storedParts contains the parts of one converted message. A single allocation of several storedParts is sufficient
-// for all messages of a response.
+// storedParts contains the parts of one converted message.
 type storedParts struct {
 	stored  pb.StoredMessage
 	message pb.Message

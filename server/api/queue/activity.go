@@ -24,8 +24,8 @@ const (
 	agesLimit = 250 * time.Millisecond
 )
 
-// activity contains the sampled activity of all queues. It is updated only on request. Rates are computed from
-// two samples of the same counters, so publishes do not update it.
+// activity contains the sampled activity of all queues. It is updated only on request. Rates are computed from two
+// samples of the same counters.
 type activity struct {
 	mu      sync.Mutex // guards the fields below
 	session *session.Session

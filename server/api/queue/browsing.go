@@ -23,8 +23,7 @@ const (
 	// is more. One connection may use half of this memory.
 	browseFraction = 4
 	minBrowseBytes = 4 << 20
-	// browseCopies is the maximum number of batches in memory for each call. These are the batch as read, the batch
-	// as sent, and the previous batch, which gRPC buffers until the client reads it.
+	// browseCopies is the maximum number of batches in memory for each call.
 	browseCopies = 3
 	// queuedBytes is the amount of data that gRPC buffers for a stream before Send blocks.
 	queuedBytes = 64 << 10
@@ -33,8 +32,7 @@ const (
 	browseTimeout = 5 * time.Second
 )
 
-// browsing limits the memory of all Browse calls. Without a limit, a client with thousands of calls that does not
-// read would occupy memory indefinitely. browsing is safe for concurrent use.
+// browsing limits the memory of all Browse calls. It is safe for concurrent use.
 type browsing struct {
 	limit int64
 	all   *semaphore.Weighted

@@ -115,8 +115,7 @@ type chosen struct {
 }
 
 // choose selects the messages of a request: those with the requested sequences, or at most `most` messages of a
-// search. Messages never change, and the queue is identified by its ID. Therefore a message found by the search
-// still matches when it is moved.
+// search.
 func (s *Service) choose(ctx context.Context, req interface {
 	GetQueue() string
 	GetSubscription() string
@@ -207,8 +206,7 @@ func (c *chosen) pending() ([]query.Pending, error) {
 
 // move moves the remaining messages in one transaction and returns their number. A message of several subscriptions
 // is moved from the first of them and acknowledged for the others. If the message is already acknowledged for the
-// first subscription, the whole transaction is refused, because the other subscriptions would otherwise lose the
-// message.
+// first subscription, the whole transaction is refused.
 func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 	pending, err := c.pending()
 	if err != nil || len(pending) == 0 {

@@ -56,8 +56,8 @@ func (s *Service) config(
 	return c, mask, err
 }
 
-// bothLimits completes a change of only max_messages or only max_bytes with the current value of the other limit. A
-// node of release 0.1.0 stops at a record that changes only one of these limits.
+// bothLimits completes a change of only max_messages or only max_bytes with the current value of the other limit, for
+// nodes of release 0.1.0.
 func (s *Service) bothLimits(name string, c txn.Config, mask txn.ConfigMask) (txn.Config, txn.ConfigMask, error) {
 	if mask == 0 || mask == txn.PlainFields || mask&^txn.PlainFields != 0 {
 		return c, mask, nil

@@ -112,7 +112,7 @@ func (c *creation) run(ctx context.Context) (*txn.Result, error) {
 }
 
 // checkNewQueue returns an error if the queue exists, or if a new queue would exceed limits.queues. If retry is set,
-// the queue may exist, because an earlier attempt may have created it.
+// the queue may exist.
 func (s *Service) checkNewQueue(name string, retry bool) error {
 	names := [1]query.Target{{Queue: name}}
 	_, err := query.Lookup(s.store, nil, false, names[:]) // only at this pair: the queue must not exist
@@ -233,7 +233,7 @@ func (c *creation) repeat(ctx context.Context) (*txn.Result, error) {
 
 // refuse returns an error for a queue that does not exist at this pair. For a retry, the log decides the outcome:
 // refuse logs a purge without a queue, which is refused unless an earlier attempt was committed. If the owner is
-// unknown, a retry is not logged, because its sequence could then not create the queue later.
+// unknown, a retry is not logged.
 func (c *creation) refuse(ctx context.Context, because error) (*txn.Result, error) {
 	if !c.origin.retry || !errors.Is(because, apierror.ErrNotOwner) && !errors.Is(because, txn.ErrQueueNotFound) {
 		return nil, because

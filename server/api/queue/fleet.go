@@ -38,8 +38,7 @@ func (s *Service) SetMember(m *member.Manager) {
 // resolve reads the state that a request depends on, at one LSN: the stored result of a retry (INV-10), or the queues
 // of the request. missing is the error for queues that do not exist at this pair; Found of their targets is false.
 //
-// Each lookup of a queue name from a client must call resolve, so that the client gets the owner of a queue of another
-// pair.
+// Each lookup of a queue name from a client must call resolve.
 func (s *Service) resolve(
 	p *txn.Producer, retry bool, targets []query.Target,
 ) (prior *query.Prior, missing, err error) {

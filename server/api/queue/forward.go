@@ -82,8 +82,7 @@ func (s *Service) forwards(in []*pb.Forward) (rules []txn.Forward, err error) {
 	return rules, err
 }
 
-// appendForwards adds the forwards of the last encoded publish to a transaction. Only the active evaluates the
-// filters. The log record contains the result.
+// appendForwards adds the forwards of the last encoded publish to a transaction.
 func (s *Service) appendForwards(b *txn.Builder, queue uint64, rules []txn.Forward) {
 	for i := range rules {
 		rule := &rules[i]

@@ -13,10 +13,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A request may be as large as memory.budget. During its execution, memory contains two copies of it: the received
-// request, and the log record until its messages are in pages. Therefore requests of limits.stream-in-flight-bytes
-// or more are executed one at a time. Each such request waits until the messages of the previous one have left
-// memory.
+// Requests of limits.stream-in-flight-bytes or more are executed one at a time. Each such request waits until the
+// messages of the previous one have left memory.
 
 func (s *Service) isLarge(bytes int) bool { return bytes >= int(s.limits.Load().StreamInFlightBytes) }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Lists that are filtered or not ordered by name are computed from samples. They are for user interfaces. At most
-// maxOrders complete orders are cached until the next sample, for callers with the same identity.
+// Lists that are filtered or not ordered by name are computed from samples. At most maxOrders complete orders are
+// cached until the next sample, for callers with the same identity.
 
 // maxOrders limits the number of cached orders of one sample.
 const maxOrders = 32

@@ -125,8 +125,7 @@ type encodedPublish struct {
 }
 
 // encodePublish checks a request and appends its transaction to *buf. For a retry with a stored result, it returns
-// that result instead (INV-10) and skips all further checks. These checks could fail, because the queue or the
-// caller's right may no longer exist, or the queue may be full. If refused is not nil, it is the error for the queue,
+// that result instead (INV-10) and skips all further checks. If refused is not nil, it is the error for the queue,
 // even if the queue exists.
 func (s *Service) encodePublish(
 	session *session.Session, buf *[]byte, refs *[]txn.Ref, req *pb.PublishRequest, identity *caller, refused error,
@@ -270,8 +269,7 @@ func splittable(err error) bool {
 	}
 }
 
-// checkRoom returns an error if the queue is full or paused, so that the request is not logged. The final decision
-// is made when the request is applied, because other clients may publish concurrently.
+// checkRoom returns an error if the queue is full or paused. The final decision is made when the request is applied.
 func checkRoom(q *query.Target, messages, sizeBytes int) error {
 	if q.Paused {
 		return fmt.Errorf("%w: %q", txn.ErrQueuePaused, q.Queue)

@@ -68,7 +68,7 @@ type publishStream struct {
 	session *session.Session
 	stream  grpc.BidiStreamingServer[pb.PublishStreamRequest, pb.PublishStreamResponse]
 	// calls contains the pending requests in order; its capacity is inFlight. It is created for the first request,
-	// before began is closed, so that an idle stream uses little memory.
+	// before began is closed.
 	calls       chan *streamCall
 	began       chan struct{}
 	inFlight    int
@@ -84,8 +84,7 @@ type publishStream struct {
 	lost          chan struct{}
 	disconnecting sync.Once
 	lostErr       error
-	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted, because
-	// the client resends all of them, and they must commit in order.
+	// broken is set when a request fails with an error that ends the stream. Later requests are not submitted.
 	broken atomic.Bool
 	// refused contains the errors of queues of other pairs. Only the reader uses it.
 	refused refusedQueues
@@ -145,8 +144,7 @@ var errStreamBroken = fmt.Errorf("%w: an earlier request of this stream failed",
 const maxMore = 256
 
 // read submits the requests in the order of their arrival. An error that concerns only one request becomes the
-// response to that request. An error that concerns the node ends the stream, because the client must then find the
-// active node.
+// response to that request. An error that concerns the node ends the stream.
 func (p *publishStream) read(ctx context.Context) {
 	var b publishBatch
 	var received codec.ReceivedPublish
@@ -182,8 +180,8 @@ func (p *publishStream) read(ctx context.Context) {
 	}
 }
 
-// waitForRoom waits if one request has used the whole limit, until that request is answered. The next request would
-// have to wait anyway, and would occupy memory. waitForRoom returns false if ctx ends first.
+// waitForRoom waits if one request has used the whole limit, until that request is answered. It returns false if ctx
+// ends first.
 func (p *publishStream) waitForRoom(ctx context.Context, b *publishBatch) bool {
 	limit := p.bytes
 	if len(b.calls) == 0 || b.calls[len(b.calls)-1].weight < limit {

@@ -9,12 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/apierror"
 )
 
-// When the active role ends and no other node is active, the accepted requests are committed (Primary.Settle) and
-// answered on their streams. Clients then need not retry these requests on the next active node.
+// When the session ends, requests with a known outcome are still answered on their streams.
 
 const (
-	// submitTimeout limits the wait for requests that are being submitted when the session ends. Normally the node
-	// refuses or commits such requests within milliseconds.
+	// submitTimeout limits the wait for requests that are being submitted when the session ends.
 	submitTimeout = 100 * time.Millisecond
 	submitPoll    = time.Millisecond
 )

@@ -14,9 +14,9 @@ import (
 const maxRefusedQueues = 1000
 
 // refusedQueues contains the queues for which a stream has refused a request, because another pair owns the queue or
-// the owner is unknown. All later requests for these queues are refused with the same error, even if the queue is then
-// created at this pair. Otherwise, they could precede the refused request, which the client sends again. The client
-// ends this with PublishStreamRequest.resumes, after the response to its last request for the queue.
+// the owner is unknown. All later requests for these queues are refused with the same error, even if the queue is
+// then created at this pair. The client ends this with PublishStreamRequest.resumes, after the response to its last
+// request for the queue.
 type refusedQueues struct {
 	errs map[string]error // nil if empty
 }

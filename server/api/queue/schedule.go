@@ -43,8 +43,7 @@ type Schedules struct {
 
 	q   *Service
 	log *zap.Logger
-	// changing contains one element while a schedule is changed. It only avoids conflicts, because the version check of
-	// SwapMeta already makes changes safe.
+	// changing contains one element while a schedule is changed. It only avoids conflicts.
 	changing chan struct{}
 
 	mu     sync.Mutex // guards failed

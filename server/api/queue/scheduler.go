@@ -25,8 +25,7 @@ const (
 	commitRetryInterval = 200 * time.Millisecond // after an error of the node, not of the queue
 	minScheduleBackoff  = time.Second            // after a refused publish
 	maxScheduleBackoff  = time.Minute
-	// maxScheduleWait limits the wait for the next occurrence, because timers do not follow a forward jump of the
-	// clock.
+	// maxScheduleWait limits the wait for the next occurrence.
 	maxScheduleWait = 10 * time.Second
 )
 
@@ -54,8 +53,7 @@ func (s *Schedules) setFailed(failed []FailedSchedule) {
 	s.failed = failed
 }
 
-// scheduler publishes the occurrences during one session. Its state is only a cache, because after a failover, the
-// new active continues from the stored schedules.
+// scheduler publishes the occurrences during one session. Its state is only a cache.
 type scheduler struct {
 	s       *Schedules
 	session *session.Session

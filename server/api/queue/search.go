@@ -24,8 +24,8 @@ const (
 	maxSearchMessages = 1_000_000
 	maxSearchBytes    = 1 << 30
 	searchTimeout     = 5 * time.Second
-	// stepTimeout limits the time of one step, because a step may evaluate thousands of messages. The time and the
-	// client's cancellation are checked after every checkEvery messages.
+	// stepTimeout limits the time of one step. The time and the client's cancellation are checked after every
+	// checkEvery messages.
 	stepTimeout = time.Second
 	checkEvery  = 64
 )

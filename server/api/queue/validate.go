@@ -29,9 +29,8 @@ func pageSize(requested uint32, limit int) int {
 	return min(int(cmp.Or(requested, math.MaxUint32)), limit)
 }
 
-// checkMessages checks limits.message-bytes, the number of messages and the features of the pair before memory is
-// allocated. It returns the approximate size of the batch in a transaction, in bytes. The builder checks the other
-// limits of messages.
+// checkMessages checks limits.message-bytes, the number of messages and the features of the pair. It returns the
+// approximate size of the batch in a transaction, in bytes.
 func (s *Service) checkMessages(session *session.Session, messages []*pb.Message) (sizeBytes int, err error) {
 	if err := txn.CheckBatch(len(messages)); err != nil {
 		return 0, err
@@ -67,8 +66,7 @@ func (s *Service) checkMessages(session *session.Session, messages []*pb.Message
 
 const messageOverheadBytes = 13 // minimum size of a stored message without body and properties
 
-// checkTransactionBytes returns an error if a transaction is too large. It is called before memory is allocated for
-// the transaction.
+// checkTransactionBytes returns an error if a transaction is too large.
 func (s *Service) checkTransactionBytes(sizeBytes int) error {
 	if sizeBytes > int(s.limits.Load().TransactionBytes) {
 		return fmt.Errorf("%w: transaction has about %d bytes, limits.transaction-bytes is %s", txn.ErrTooLarge,

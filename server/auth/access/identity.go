@@ -2,9 +2,6 @@
 
 // Package access implements access control: identities, rights, the rights that each method requires, and the
 // rules that grant rights.
-//
-// Package server/auth authenticates each call, checks the requirements of its method, and stores the identity in
-// the context. Services check rights on queues (Need.PerQueue) for each queue named in a request.
 package access
 
 import (
@@ -109,8 +106,8 @@ func (r Right) String() string {
 	return strings.Join(names, ",")
 }
 
-// StreamCheck contains a check that the handler of a stream adds to the requirements of the method. For example, the
-// handler checks a right on the requested queue. StreamCheck is safe for concurrent use.
+// StreamCheck contains a check that the handler of a stream adds to the requirements of the method. It is safe for
+// concurrent use.
 type StreamCheck struct{ check atomic.Pointer[func() error] }
 
 // Check calls the added check. An error means that the stream must end.

@@ -42,10 +42,10 @@ var (
 	ErrLockOut = errors.New("caller would be locked out")
 )
 
-// Rules contains the access rules of the pair. Before the first rule is created, clients have all rights unless
-// Setting.Deny is set. Calls reserved for the other node are always denied to clients. After the first rule, clients
-// have only granted rights, even when the last rule is revoked. The principals in Setting.Operators always have all
-// rights. A nil or zero Rules contains no rules. Rules is safe for concurrent use.
+// Rules contains the access rules of the pair. Before the first rule is created, clients have all rights except Peer,
+// unless Setting.Deny is set. After the first rule, clients have only granted rights, even when the last rule is
+// revoked. The principals in Setting.Operators always have all rights except Peer. A nil or zero Rules contains no
+// rules. Rules is safe for concurrent use.
 type Rules struct {
 	current atomic.Pointer[compiled]
 	loading sync.Mutex // held during LoadFrom
@@ -110,8 +110,7 @@ func (r *Rules) Load(version uint64, entries []queue.AccessEntry) error {
 	return err
 }
 
-// LoadFrom calls Load with the result of read. It serializes concurrent calls, so that an old table cannot replace a
-// newer one.
+// LoadFrom calls Load with the result of read. It serializes concurrent calls.
 func (r *Rules) LoadFrom(read func() (version uint64, entries []queue.AccessEntry)) error {
 	r.loading.Lock()
 	defer r.loading.Unlock()
@@ -176,8 +175,8 @@ func (r *Rules) Token(sum [sha256.Size]byte) (principal string, groups []string,
 	return r.Table().Token(sum)
 }
 
-// PeerSecret returns the shared secret of the two nodes, which authenticates them if no other credentials are
-// configured. It returns nil if no secret exists. The result must not be modified.
+// PeerSecret returns the shared secret of the two nodes. It returns nil if no secret exists. The result must not be
+// modified.
 func (r *Rules) PeerSecret() []byte { return r.Table().peer }
 
 // IsPeerSecret reports whether shown is the shared secret of the two nodes.

@@ -174,8 +174,7 @@ func (t *Table) Tokens() map[string]*pb.AccessToken { return t.tokens }
 // Quotas returns the quotas, in the order of the entries. They must not be modified.
 func (t *Table) Quotas() []*pb.AccessQuota { return t.quotas }
 
-// Closed reports whether a rule was created since the last `lockstep access reset`, even if it was revoked later. If
-// so, rights without a rule are denied.
+// Closed reports whether a rule was created since the last `lockstep access reset`, even if it was revoked later.
 func (t *Table) Closed() bool { return t.closed || len(t.rules) > 0 }
 
 // HasPeerSecret reports whether the two nodes have a shared secret.

@@ -4,10 +4,8 @@
 // send too many control frames, or occupy too much memory with unprocessed data.
 //
 // A connection is new until one of its calls has passed the auth interceptor. Calls that require no authentication do
-// not count. A connection that remains new for Limits.HandshakeTimeout is closed, unless such a call is in progress. It
-// is irrelevant whether the connection is in the TLS handshake or the HTTP/2 preface, or has made no call. At a limit,
-// the oldest new connections are evicted, so that half-open connections cannot lock out clients. Slots are reserved for
-// the other node of the pair.
+// not count. A connection that remains new for Limits.HandshakeTimeout is closed, unless such a call is in progress.
+// At a limit, the oldest new connections are evicted. Slots are reserved for the other node of the pair.
 package admission
 
 import (
@@ -22,11 +20,10 @@ import (
 )
 
 const (
-	// minAge is the minimum age at which a new connection may be evicted. It is longer than the handshakes of
-	// clients that all reconnect after a failover.
+	// minAge is the minimum age at which a new connection may be evicted.
 	minAge = time.Second
-	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such
-	// a slot must authenticate as the other node within peerTime, because clients may have the same address.
+	// peerSlots is the number of slots reserved for the other node, in addition to the limits. A connection in such a
+	// slot must authenticate as the other node within peerTime.
 	peerSlots = 32
 	peerTime  = time.Second
 	// refillTime is the time in which the number of permitted attempts of an address is refilled from 0 to its maximum.
@@ -35,15 +32,14 @@ const (
 	// abandonedFraction determines the charge for a connection that ends before a call is admitted. The address is
 	// charged 1/abandonedFraction of its attempts, in addition to one attempt.
 	abandonedFraction = 256
-	// A listener that refuses connections at a higher rate pauses before each Accept. Connections then wait in the
-	// kernel's queue and use no CPU time.
+	// A listener that refuses connections at a higher rate pauses before each Accept.
 	maxRefusals      = 400
 	refusedPerSecond = 4000
 	refusedPause     = 5 * time.Millisecond
 	sampled          = 64 // maximum number of addresses examined to select a connection to evict
 	maxFailures      = 16 // maximum number of calls with invalid credentials on a new connection
-	// holdTime is the delay before a connection that exceeds the attempts of its address is closed, which slows the
-	// client down. maxHeldRequests limits the number of connections that are delayed at the same time.
+	// holdTime is the delay before a connection that exceeds the attempts of its address is closed. maxHeldRequests
+	// limits the number of connections that are delayed at the same time.
 	holdTime        = 500 * time.Millisecond
 	maxHeldRequests = 128
 	logInterval     = 10 * time.Second // minimum interval between log entries with the same reason
@@ -295,7 +291,7 @@ func (l *Listener) source(host string, limits Limits, now time.Time) *source {
 }
 
 // charge subtracts 1/share of the maximum number of attempts from those of the address. The balance may become
-// negative, but not lower than -PerAddress. Therefore twice refillTime is always sufficient to refill it.
+// negative, but not lower than -PerAddress.
 func (s *source) charge(share float64, limits Limits) {
 	all := float64(limits.PerAddress)
 	s.tries = max(s.tries-all/share, -all)
@@ -422,8 +418,7 @@ var texts = [reasons]string{ //nolint:gochecknoglobals // a table
 	Evicted: "connections without a call closed before limits.handshake-timeout: slots needed for new connections",
 }
 
-// network reduces an IPv6 address to its first 64 bits, which usually identify one host. It returns other
-// addresses unchanged.
+// network reduces an IPv6 address to its first 64 bits. It returns other addresses unchanged.
 func network(host string) string {
 	a, err := netip.ParseAddr(host)
 	if err != nil || !a.Is6() || a.Is4In6() {

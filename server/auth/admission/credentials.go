@@ -41,8 +41,7 @@ func (s readStats) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo
 }
 
 // endWith schedules the end of the connection for the time when the last of the client's certificate chains expires.
-// The connection of the other node remains open, because closing it would stop replication. A condition is raised long
-// before the certificate of a node expires.
+// The connection of the other node remains open.
 func (c *Conn) endWith(chains [][]*x509.Certificate) {
 	var last time.Time
 	for _, chain := range chains {

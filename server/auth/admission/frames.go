@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// gRPC limits the concurrent calls, the header size and the ping rate of a connection. This file limits canceled
-// calls (CVE-2023-44487), empty frames, and SETTINGS, PRIORITY and extension frames.
+// This file limits canceled calls (CVE-2023-44487), empty frames, and SETTINGS, PRIORITY and extension frames.
 
 const (
 	prefaceBytes     = 24 // size of the preface that a client sends on each connection
@@ -34,8 +33,8 @@ const (
 	// stream also count.
 	maxResets       = 2048
 	resetsPerSecond = 100
-	// The first resetsFree canceled calls are not delayed. Each further call delays the next read of the connection,
-	// which limits the CPU time for starting and canceling calls. longestPause is the maximum delay of one read.
+	// The first resetsFree canceled calls are not delayed. Each further call delays the next read of the connection.
+	// longestPause is the maximum delay of one read.
 	resetsFree   = 256
 	resetPause   = time.Millisecond
 	longestPause = time.Second

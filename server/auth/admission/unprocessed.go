@@ -12,9 +12,8 @@ import (
 	"google.golang.org/grpc/tap"
 )
 
-// Requests that handlers have not processed occupy memory. HTTP/2 flow control limits this memory for each call, but
-// a connection may have thousands of calls. Therefore the bytes of all calls of all connections are counted: the
-// size of received DATA frames minus the size of requests that handlers have finished.
+// Requests that handlers have not processed occupy memory. Therefore the bytes of all calls of all connections are
+// counted: the size of received DATA frames minus the size of requests that handlers have finished.
 //
 // Above the limit, connections are not read if their address has more than its fraction of the data. The connection
 // with the most data is still read. A connection is closed if too much of its data cannot be processed. Two exceptions
@@ -184,7 +183,7 @@ func (in *Incoming) Consumed(bytes int) {
 }
 
 // Blocked records that a request waits for the node until over is called. During that time, no connection is closed
-// because of unprocessed data, because its requests may be queued behind the waiting request.
+// because of unprocessed data.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -373,8 +372,7 @@ func largestHolder(holding []*Conn, bySource map[*source]int64) (first *Conn, gr
 }
 
 // growsBy reports whether the connection has so much unprocessed data that others wait for it, and has grown by
-// growth bytes within unprocessedGrowthTime. A connection is not read beyond the limit, so only a request that is
-// being completed can keep growing.
+// growth bytes within unprocessedGrowthTime.
 func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	if c == nil {
 		return false

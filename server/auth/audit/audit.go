@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package audit implements the audit log, which contains administrative calls and denied calls. The newest
-// records are kept in memory for `lockstep audit tail`. All records are also written to a file that is rotated,
-// or to the process log.
+// Package audit implements the audit log, which contains administrative calls and denied calls. The newest records
+// are kept in memory. Records are also written to a file that is rotated, or to the process log.
 //
-// Calls never wait for the file. A record is not written if the queue for the file is full, because the disk is slow,
-// if the write fails, or if the log is closed. Such records are counted and remain in memory. The first two cases also
-// raise a condition.
+// Calls never wait for the file. A record is not written if the queue for the file is full, if the write fails, or if
+// the log is closed. Such records are counted and remain in memory.
 package audit
 
 import (

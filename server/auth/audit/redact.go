@@ -44,8 +44,8 @@ func Redacted(f protoreflect.FieldDescriptor) bool {
 	return f.Message() != nil && redactedMessages[f.Message().FullName()]
 }
 
-// arguments formats a request as JSON without the values of redacted fields. It returns "" if the request is empty, and
-// only the size of arguments above maxArgumentsBytes. Its running time does not depend on the size of message bodies.
+// arguments formats a request as JSON without the values of redacted fields. It returns "" if the request is empty,
+// and only the size of arguments above maxArgumentsBytes.
 func arguments(m proto.Message) string {
 	b, err := json.Marshal(object(m.ProtoReflect(), 0))
 	if err != nil || string(b) == "{}" {

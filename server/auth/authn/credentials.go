@@ -58,7 +58,7 @@ func nameProblem(name string) string {
 	return ""
 }
 
-// maxTokenBytes limits the size of a token, because the verification of the signature reads the whole token.
+// maxTokenBytes limits the size of a token.
 const maxTokenBytes = 16 << 10
 
 const header = "authorization" // metadata key of the token

@@ -4,12 +4,10 @@
 // connection.
 //
 // A token takes precedence over a certificate. In that case, the certificate only secures the connection. A call with
-// an invalid token is rejected even if its certificate is valid. The auth interceptor handles callers without
-// credentials.
+// an invalid token is rejected even if its certificate is valid.
 //
 // A token that the pair has created begins with TokenPrefix and is looked up by its SHA-256. Any other token is
 // treated as a JWT and is verified with the issuer's keys.
 //
-// If a token can expire or be revoked, access.Identity.Expired is set. The auth interceptor polls that function
-// while a stream is open.
+// If a token can expire or be revoked, access.Identity.Expired is set.
 package authn

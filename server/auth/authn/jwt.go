@@ -35,8 +35,7 @@ const (
 	quoted    = 100 // maximum size of token content in an error
 )
 
-// algorithms returns the accepted signature algorithms and their names. All of them are asymmetric, so that the
-// verification key cannot be used to sign.
+// algorithms returns the accepted signature algorithms and their names. All of them are asymmetric.
 func algorithms() (names []string, algs []jose.SignatureAlgorithm) {
 	algs = []jose.SignatureAlgorithm{
 		jose.RS256, jose.RS384, jose.RS512, jose.PS256, jose.PS384, jose.PS512, jose.ES256, jose.ES384, jose.ES512,
@@ -206,8 +205,7 @@ func instant(n *json.Number) (time.Time, bool) {
 	return time.Unix(int64(seconds), 0), true
 }
 
-// callKeys is the key set for one call. It stores the error of the key lookup, because go-oidc returns only the text
-// of errors.
+// callKeys is the key set for one call. It stores the error of the key lookup.
 type callKeys struct {
 	keys    *keys
 	algs    []jose.SignatureAlgorithm

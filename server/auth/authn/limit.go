@@ -24,7 +24,7 @@ const (
 )
 
 // limiter limits the number of failures from an address. It applies only to JWTs that the node has not verified
-// before. Therefore callers behind the same address (NAT) rarely affect each other.
+// before.
 type limiter struct {
 	mu        sync.Mutex
 	addresses map[netip.Prefix]*budget
@@ -91,15 +91,13 @@ func (l *limiter) evict(now time.Time) {
 	delete(l.addresses, evicted)
 }
 
-// Prefix lengths of addresses. An IPv4 address is used as a whole. An IPv6 address is reduced to its network
-// half, because a host can choose the other half freely.
+// Prefix lengths of addresses. An IPv4 address is used as a whole. An IPv6 address is reduced to its network half.
 const (
 	hostBits4 = 32
 	hostBits6 = 64
 )
 
-// addressOf returns the client address of a call. Clients without an IP address, such as those of in-memory
-// connections, all have the same address.
+// addressOf returns the client address of a call. Clients without an IP address all have the same address.
 func addressOf(ctx context.Context) netip.Prefix {
 	p, ok := peer.FromContext(ctx)
 	if !ok || p.Addr == nil {

@@ -17,7 +17,7 @@ import (
 )
 
 const (
-	// minBytes is the minimum size of a secret, because shorter secrets could be guessed.
+	// minBytes is the minimum size of a secret.
 	minBytes      = 16
 	maxFileBytes  = 64 << 10
 	maxSecrets    = 16

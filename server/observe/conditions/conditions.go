@@ -54,10 +54,9 @@ func (s Severity) String() string {
 type Scope int
 
 const (
-	// OfNode is the scope of a condition of one node. The other node also reports the condition.
+	// OfNode is the scope of a condition of one node.
 	OfNode Scope = iota + 1
-	// OfPair is the scope of a condition of the pair. The active detects the condition, or each node that has the cluster
-	// record (see InRecord). The other node also reports the condition of the active.
+	// OfPair is the scope of a condition of the pair.
 	OfPair
 )
 
@@ -68,8 +67,7 @@ type Definition struct {
 	Scope    Scope
 	// After is the time for which the condition must exist without interruption before it is raised.
 	After time.Duration
-	// Alarm is the name of the condition in GetStatusResponse.alarms, if it differs from Kind. Alarms preceded
-	// conditions in the API.
+	// Alarm is the name of the condition in GetStatusResponse.alarms, if it differs from Kind.
 	Alarm string
 	// Cause explains the condition and its consequences. Action is the recommended action.
 	Cause  string
@@ -88,7 +86,7 @@ type Report struct {
 	Node    Node
 	Details string
 	// Since is the start time. If it is zero, the time of the first report is used. A report with a start time is
-	// raised immediately, regardless of Definition.After, because the reporter has already waited.
+	// raised immediately, regardless of Definition.After.
 	Since time.Time
 	// By is the ID of the node that detected the condition. It is empty for the node to which the Book belongs.
 	By string

@@ -23,7 +23,7 @@ type Input struct {
 	Self Node
 	// Config contains the current settings of the node.
 	Config *config.Config
-	// Pair is the failover status. It is not used for a standalone node.
+	// Pair is the failover status.
 	Pair failover.Status
 
 	// Primary is the status of the active role, and Follower that of the standby role.

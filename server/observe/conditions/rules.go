@@ -133,8 +133,7 @@ func (f *findings) disk(in *Input) {
 	f.node(in.Follower != nil && in.StandbyFull, ReplicationStopped, "%s", free)
 }
 
-// DiskAdvice returns the recommended action for a disk that is low on space. It recommends consuming messages only if
-// that is sufficient, because consumption only frees space within the page file.
+// DiskAdvice returns the recommended action for a disk that is low on space.
 func DiskAdvice(room *store.Room, mark uint64) string {
 	if room.FreeBytes < mark/2 {
 		return "free or add space on the filesystem, or compact the store; consuming messages is not enough"

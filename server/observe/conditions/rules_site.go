@@ -12,8 +12,7 @@ import (
 // MaxSiteLag is the maximum lag of a connected replica that is not reported.
 const MaxSiteLag = 30 * time.Second
 
-// siteFault is the reason why a replica cannot continue. It is stored until the replica is connected, because the
-// error is unknown between two attempts.
+// siteFault is the reason why a replica cannot continue. It is stored until the replica is connected.
 type siteFault struct {
 	kind Kind
 	err  error

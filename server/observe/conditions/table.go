@@ -8,8 +8,7 @@ import (
 )
 
 // settle is the Definition.After of severe conditions that also occur for a short time during a start, a restart, a
-// switchover or a load peak. For example, a reconnected standby is usually in sync within a few hundred milliseconds.
-// settle is short, because another fault in such a state can stop writes or lose messages.
+// switchover or a load peak.
 const settle = 2 * time.Second
 
 // All returns the definitions of all kinds, grouped by subject.

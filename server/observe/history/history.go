@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package history records the rates, depth and message age of the pair and of its most active queues over the
-// last 24 hours. It uses at most 8 MiB of memory. The active samples existing counters. The standby copies the
-// history (Copy, Paste) and continues it after a failover. The history is not stored on disk.
+// Package history records, in memory only, the rates, depth and message age of the pair and of its most active queues
+// over the last 24 hours.
 package history
 
 import (
@@ -233,9 +232,8 @@ type candidate struct {
 	traffic float64 // in the last interval
 }
 
-// Sample records the values of the interval that ends nearest to now. Each session of an active node has a separate
-// source. The first sample of a source has no rates. If record is false, the sample is not recorded and only serves
-// as the baseline for the rates of the next sample.
+// Sample records the values of the interval that ends nearest to now. The first sample of a source has no rates. If
+// record is false, the sample is not recorded and only serves as the baseline for the rates of the next sample.
 func (r *Recorder) Sample(ctx context.Context, source Source, now time.Time, record bool) error {
 	r.sampling.Lock()
 	defer r.sampling.Unlock()
@@ -306,8 +304,7 @@ func (v *values) compare(s *series, now *Queue, handed uint64, seconds float64) 
 }
 
 // readOldest returns the time at which the oldest message of a queue was accepted, or the zero time for an empty
-// queue. known is false if the time could not be read. readOldest reads a message only if the oldest message has
-// changed.
+// queue. known is false if the time could not be read.
 func (s *series) readOldest(ctx context.Context, source Source, id uint64) (at time.Time, known bool) {
 	sequence, ok := source.Oldest(id)
 	if !ok {

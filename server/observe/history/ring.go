@@ -59,7 +59,7 @@ func newRing(chunks int) ring { return ring{chunks: make([]*[chunkSlots]values, 
 func (r *ring) slots() int64 { return int64(len(r.chunks)) * chunkSlots }
 
 // set sets the values of a slot. If the slot is later than the newest slot, the slots between them become unknown. A
-// slot that is too old for the ring clears the ring, because the clock was set back.
+// slot that is too old for the ring clears the ring.
 func (r *ring) set(slot int64, v values) {
 	switch n := r.slots(); {
 	case r.newest == 0 || slot >= r.newest+n || slot <= r.newest-n:
@@ -130,7 +130,7 @@ func (r *ring) paste(from Range) {
 	}
 }
 
-// slotAt returns the slot with the end that is nearest to t, because a timer may fire slightly early or late.
+// slotAt returns the slot with the end that is nearest to t.
 func slotAt(t time.Time) int64 {
 	return (t.UnixMilli() + Interval.Milliseconds()/2) / Interval.Milliseconds()
 }

@@ -20,8 +20,7 @@ import (
 
 const namespace = "lockstep"
 
-// oldestLimit limits the time that one scrape spends on reading the oldest messages of queues, possibly from
-// disk.
+// oldestLimit limits the time that one scrape spends on reading the oldest messages of queues.
 const oldestLimit = 500 * time.Millisecond
 
 type snapshot struct {

@@ -10,8 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// nativeFactor is the growth factor of native histogram buckets. A factor of 1.1 results in a resolution of about
-// 5 %.
+// nativeFactor is the growth factor of native histogram buckets.
 const nativeFactor = 1.1
 
 // Operation is a measured operation of the coordinator.
@@ -28,8 +27,7 @@ const (
 )
 
 // Latencies contains latency histograms. They are native histograms, with classic buckets for Prometheus servers that
-// do not request native histograms. An observation takes about 100 ns and does not allocate memory. Commits and
-// acknowledgements are observed once per batch, and log writes once per write, not per message.
+// do not request native histograms.
 type Latencies struct {
 	commit, replicate, write prometheus.Observer
 	coordinator              map[Operation]prometheus.Observer

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package metrics implements the monitoring of a node over HTTP on a separate port: Prometheus metrics, three probes,
-// and Go profiles. The values of the node, except those of Latencies, are read on request, from the same sources as
-// those of `lockstep status`.
+// and Go profiles.
 package metrics
 
 import (
@@ -200,8 +199,7 @@ func writeRole(w http.ResponseWriter, role failover.Role, reason string) {
 	_, _ = fmt.Fprintf(w, "%s%s\n", role, reason)
 }
 
-// active responds with 200 only while the node serves clients. It is for proxies that route clients. The node may
-// stop or be disconnected immediately after such a response.
+// active responds with 200 only while the node serves clients.
 func active(w http.ResponseWriter, st nodestatus.Node) {
 	if !st.ServesClients() {
 		w.WriteHeader(http.StatusServiceUnavailable)
@@ -213,8 +211,8 @@ func active(w http.ResponseWriter, st nodestatus.Node) {
 const recordedWaits = 10
 
 // contention serves the mutex profile, which attributes lock waits to the lock holders. Waits are recorded only
-// during a request with the parameter `seconds`, because recording costs CPU time. Other requests return the waits
-// that were recorded during earlier requests.
+// during a request with the parameter `seconds`. Other requests return the waits that were recorded during earlier
+// requests.
 type contention struct {
 	profile http.Handler
 

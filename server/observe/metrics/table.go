@@ -51,8 +51,7 @@ type family struct {
 
 type emitFunc func(v float64, labels ...string)
 
-// distinct returns an emitFunc that ignores further values of the same series. Otherwise Prometheus would reject
-// all metrics. For example, a certificate file can be used for several purposes.
+// distinct returns an emitFunc that ignores further values of the same series.
 func distinct(put emitFunc) emitFunc {
 	seen := make(map[string]bool)
 	return func(v float64, labels ...string) {

@@ -17,8 +17,8 @@ const (
 	latencyBuckets   = (latencyBits - latencyStepsBits + 1) * latencySteps
 )
 
-// Latencies is a histogram of durations with a relative error of at most one eighth. Observe takes about 10 ns
-// and does not allocate memory. The zero value is an empty histogram. Latencies is safe for concurrent use.
+// Latencies is a histogram of durations with a relative error of at most one eighth. The zero value is an empty
+// histogram. Latencies is safe for concurrent use.
 type Latencies struct {
 	counts [latencyBuckets]atomic.Uint64
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodestatus defines a snapshot of a node's state. The status, the metrics and the probes are derived
-// from it, so that they are consistent.
+// Package nodestatus defines a snapshot of a node's state.
 package nodestatus
 
 import (

@@ -16,8 +16,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 )
 
-// maxParents is the maximum number of traces in which one request is recorded. A request can have several traces,
-// because its messages can belong to different traces.
+// maxParents is the maximum number of traces in which one request is recorded.
 const maxParents = 8
 
 // traceparent is the message property that contains the trace context.

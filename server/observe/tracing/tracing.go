@@ -169,8 +169,7 @@ func (t *Tracer) Stats() Stats {
 	return Stats{Sent: t.exporter.sent.Load(), Lost: t.exporter.lost.Load()}
 }
 
-// exporter counts spans and logs lost spans. It replaces the error handler of OpenTelemetry, which is global to the
-// process.
+// exporter counts spans and logs lost spans.
 type exporter struct {
 	sdktrace.SpanExporter
 

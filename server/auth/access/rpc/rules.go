@@ -16,8 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Grant adds rights and roles to a rule. It creates the rule if it does not exist. After the first rule was created,
-// clients have only the rights that rules grant.
+// Grant adds rights and roles to a rule. It creates the rule if it does not exist. The first rule makes
+// access.Table.Closed true.
 func (s *Service) Grant(ctx context.Context, req *pb.GrantRequest) (*pb.GrantResponse, error) {
 	asked := req.GetRule()
 	err := checkRule(asked)
