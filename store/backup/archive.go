@@ -229,8 +229,8 @@ func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFil
 }
 
 // pruneArchive removes files that have no record after beforeLSN and, if olderThan is not zero, no transaction at or
-// after olderThan. It always retains the newest file, since an Archiver continues from it. It returns the number of
-// removed files. It removes files durably, oldest first, so a crash leaves no gap.
+// after olderThan. It always retains the newest file. It returns the number of removed files. It removes files
+// durably, oldest first.
 func pruneArchive(ctx context.Context, place Objects, beforeLSN uint64, olderThan time.Time) (int, error) {
 	names, err := listNames(ctx, place)
 	if err != nil {

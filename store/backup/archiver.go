@@ -46,9 +46,9 @@ type ArchiveOptions struct {
 	// is lost, the records applied since the last successful write are missing from the archive.
 	Interval  time.Duration
 	FileBytes int64 // by default DefaultArchiveFileBytes
-	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. A larger log is released so
-	// that the node keeps running. The archive can then have a gap. A restore to a point after the gap needs a backup
-	// that was made after the gap. 0 means no limit: the log can fill the disk.
+	// MaxHoldBytes is the maximum size of the log that is retained while archiving fails. Beyond it, the archive can
+	// have a gap. A restore to a point after the gap needs a backup that was made after the gap. 0 means no limit: the
+	// log can fill the disk.
 	MaxHoldBytes int64
 	// Logger receives log entries; nil discards them.
 	Logger *zap.Logger
@@ -92,12 +92,9 @@ type Archiver struct {
 }
 
 // StartArchiver opens an archive, retains the log from the end of the archive on, and archives in the background
-// until Close, which the caller must call.
-//
-// It must be called after store.Open and before records are applied. Otherwise applied records could be removed from
-// the log before they are archived. The archive has another history if, for example, the store was wiped or restored
-// to an older state. In that case the Archiver moves the archive to the subdirectory other-<time>, which a restore
-// can use, and starts a new archive.
+// until Close, which the caller must call. StartArchiver must be called after store.Open and before records are
+// applied. If the archive has another history, it is moved to the subdirectory other-<time>, which a restore can use,
+// and a new archive is started.
 //
 // Errors include ErrBusy, ErrArchiveCorrupt and ErrNewerVersion. If the lock of the location is not exclusive, the
 // archive is opened in the background, and the errors are in Status.
@@ -306,7 +303,7 @@ func (a *Archiver) closeGap() {
 	}
 }
 
-// retainFrom retains the log from LSN n on. It creates a new hold, since a snapshot installation releases all holds.
+// retainFrom retains the log from LSN n on.
 func (a *Archiver) retainFrom(n uint64) {
 	old := a.hold
 	a.hold = a.s.HoldLog(n)
@@ -331,7 +328,7 @@ func (a *Archiver) releaseHold() {
 }
 
 // write archives the records between two positions in one file. The file ends earlier if it is large enough
-// (ArchiveOptions.FileBytes). write reads the log twice, since the file name contains the last LSN.
+// (ArchiveOptions.FileBytes).
 func (a *Archiver) write(ctx context.Context, before, to lsn.Position) (_ ArchiveFile, err error) {
 	f := ArchiveFile{StoreID: a.s.Identity().StoreID, Before: before, Encrypted: a.o.Seal != nil}
 	if err := a.fill(ctx, &f, io.Discard, to, a.o.FileBytes); err != nil {
@@ -478,8 +475,8 @@ func (a *Archiver) setStatus(change func(*ArchiveStatus)) {
 }
 
 // Close stops the background work, archives the applied records, and unlocks the location. It must be called before
-// the store is closed, so that the final checkpoint recycles only archived records. If the lock of the location is
-// not exclusive, Close archives for at most 5 s. A second call does nothing.
+// the store is closed. If the lock of the location is not exclusive, Close archives for at most 5 s. A second call
+// does nothing.
 func (a *Archiver) Close() (err error) {
 	a.once.Do(func() {
 		close(a.stop)

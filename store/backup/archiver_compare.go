@@ -21,8 +21,8 @@ import (
 
 const previousPrefix = "other-"
 
-// restartArchive moves the files of the archive to a separate directory and starts a new archive. Both histories must
-// be retained, but must not be mixed. After a crash, each directory can contain some of the files.
+// restartArchive moves the files of the archive to a separate directory and starts a new archive. After a crash, each
+// directory can contain some of the files.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving the archive failed: %w", why, err) }
 	names, err := listNames(ctx, a.o.Location)

@@ -15,9 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// detach makes the store in a directory the primary of a new lineage, and ends its membership in a fleet, because the
-// original pair owns the queues. state is the state of the store. The log does not contain these changes, so they are
-// made before a node opens the store.
+// detach makes the store in a directory the primary of a new lineage, and ends its membership in a fleet. state is
+// the state of the store.
 func detach(fsys vfs.FS, dir string, state *queue.State, lineage uuid.UUID) error {
 	file, err := page.Open(fsys, datadir.PageFile(dir), page.Options{})
 	if err != nil {

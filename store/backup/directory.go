@@ -82,7 +82,7 @@ func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error
 	return errors.Join(err, file.Close())
 }
 
-// fileWriter syncs periodically, since a single sync at the end would block the log's syncs on the same disk.
+// fileWriter syncs periodically.
 type fileWriter struct {
 	file     vfs.File
 	offset   int64
@@ -167,7 +167,7 @@ func (d directory) Move(_ context.Context, from, to string) error {
 	return nil
 }
 
-// Sweep removes unfinished files regardless of their start time, since the caller holds the lock or is the only
+// Sweep removes unfinished files regardless of their start time. The caller must hold the lock or be the only
 // process.
 func (d directory) Sweep(ctx context.Context, folder string, _ time.Time) error {
 	entries, err := d.List(ctx, folder)

@@ -11,11 +11,10 @@
 //	  pages.pack      the used pages of one checkpoint (see pack.go)
 //	  manifest.json   description, with size and SHA-256 of the other file and its own SHA-256
 //
-// Run reads a pinned checkpoint, so no transaction waits for it, and verifies the checksum of every page. If a page
-// in the source is corrupt, Run fails, so that no valid generation is replaced. The manifest is written last and
-// completes the backup; older generations are removed only after the manifest is durable. A backup listed as
-// complete was therefore written completely. While a backup is being made or removed, a marker, .partial-<name> or
-// .removed-<name>, exists next to it. A later Run removes the leftovers of a crash.
+// Run verifies the checksum of every page, and fails if a page is corrupt. The manifest is written last and completes
+// the backup; older generations are removed only after the manifest is durable. While a backup is being made or
+// removed, a marker, .partial-<name> or .removed-<name>, exists next to it. A later Run removes the leftovers of a
+// crash.
 //
 // # Locations
 //
@@ -25,17 +24,15 @@
 //
 // # Log archive
 //
-// An Archiver copies applied, and therefore committed, records from the log to separate files. Each file is complete
-// and synced before it gets its name. The Archiver retains the log from the first record that is not archived. While
-// archiving fails, ArchiveOptions.MaxHoldBytes limits the size of the retained log. Frames are archived unchanged.
-// Their chained checksums reveal gaps in the archive, and show whether it continues the checkpoint of a backup.
+// An Archiver copies applied records from the log to separate files. Each file is complete and synced before it gets
+// its name. The Archiver retains the log from the first record that is not archived. While archiving fails,
+// ArchiveOptions.MaxHoldBytes limits the size of the retained log. Frames are archived unchanged.
 //
 // # Restore
 //
-// Restore verifies the backup and the required part of the archive before it changes anything. It then fills an
-// empty directory with a page file and a log that ends with the requested record. store.Open, and Apply up to the
-// end of that log, produce the state at that record. The identity is new, so the result is neither a member of the
-// old pair nor a standby of any node.
+// Restore verifies the backup and the required part of the archive before it changes anything. It then fills an empty
+// directory with a page file and a log that ends with the requested record. store.Open, and Apply up to the end of
+// that log, produce the state at that record. The identity is new.
 //
 // # Sharing
 //

@@ -46,8 +46,8 @@ func isUnreadable(err error) bool {
 var (
 	ErrArchiveCorrupt = errors.New("log archive is corrupt")
 	ErrArchiveGap     = errors.New("log archive has a gap")
-	// ErrOtherHistory means that the archive does not belong to the history of the store or of the backup, such as after
-	// a restore of the store. The two histories must not be mixed.
+	// ErrOtherHistory means that the archive does not belong to the history of the store or of the backup, such as
+	// after a restore of the store.
 	ErrOtherHistory = errors.New("log archive belongs to another history")
 )
 

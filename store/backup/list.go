@@ -138,8 +138,7 @@ func Choose(sets []Set, pair uuid.UUID, toLSN uint64, toTime time.Time) (Set, er
 	return Set{}, fmt.Errorf("%w: no complete backup is old enough", ErrTarget)
 }
 
-// foreignMaxAge is the age above which leftovers of another node are removed. Until then, that node may still be
-// writing them.
+// foreignMaxAge is the age above which leftovers of another node are removed.
 const foreignMaxAge = 7 * 24 * time.Hour
 
 type begun struct {

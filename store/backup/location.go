@@ -14,7 +14,7 @@ import (
 // ErrLocation is returned for an invalid location of backups or a log archive.
 var ErrLocation = errors.New("must be an absolute path, file:///PATH or s3://BUCKET/PREFIX")
 
-// maxPrefixBytes limits the prefix in a bucket, since the name of an object has at most 1024 bytes.
+// maxPrefixBytes limits the prefix in a bucket.
 const maxPrefixBytes = 512
 
 // Location is the location of backups or a log archive. Either Dir or Bucket is set.

@@ -73,7 +73,7 @@ type FileSum struct {
 	SHA256 string `json:"sha256"` // in hex
 }
 
-// envelope is the content of the manifest file, which other programs can also read.
+// envelope is the content of the manifest file.
 type envelope struct {
 	Manifest json.RawMessage `json:"manifest"`
 	SHA256   string          `json:"sha256"`
@@ -132,8 +132,7 @@ func decodeManifest(b []byte) (Manifest, error) {
 	return m, nil
 }
 
-// implausible returns the first inconsistency, or "". The check is needed because a valid checksum proves only that
-// the bytes are unchanged.
+// implausible returns the first inconsistency, or "".
 func (m *Manifest) implausible() string {
 	name, ok := parseName(m.Name)
 	switch {

@@ -12,8 +12,7 @@ import (
 	"time"
 )
 
-// Objects is a location of backups, or of a log archive: named objects that are written once and never changed. There
-// are two implementations: a directory (Directory), and a bucket of an S3 server, in server/objectstore/s3.
+// Objects is a location of backups, or of a log archive: named objects that are written once and never changed.
 //
 // Names are relative paths with slashes. The part before the last slash is the folder. All methods are safe for
 // concurrent use. They return fs.ErrNotExist, fs.ErrExist, ErrNoSpace and the context's errors where these apply.
@@ -48,7 +47,7 @@ type PutOptions struct {
 	// AboutBytes is the approximate size, if known. It determines the size of the parts into which a large object is
 	// split.
 	AboutBytes uint64
-	// Paced selects more frequent syncs of less data, since other work uses the same disk.
+	// Paced selects more frequent syncs of less data.
 	Paced bool
 }
 

@@ -40,9 +40,8 @@ const (
 
 	// chunkBytes limits the data of a record; a page always fits.
 	chunkBytes = page.MaxPageBytes
-	// packWriteBytes is the amount of buffered data that is written together. packSyncBytes limits the unsynced data,
-	// since a single sync at the end would block the log's syncs on the same disk. pacedBytes and pacedSyncBytes replace
-	// them in a throttled backup.
+	// packWriteBytes is the amount of buffered data that is written together. packSyncBytes limits the unsynced data.
+	// pacedBytes and pacedSyncBytes replace them in a throttled backup.
 	packWriteBytes = 1 << 20
 	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10

@@ -45,8 +45,7 @@ type Received struct {
 }
 
 // Receive creates a data directory from a snapshot of a primary site. The new store is a replica of that site and
-// continues after the position of the snapshot. The first record of its log makes the store a replica; a node
-// applies this record before it serves clients. With ReceiveOptions.Detached, the store is independent of the source,
+// continues after the position of the snapshot. With ReceiveOptions.Detached, the store is independent of the source,
 // which can then be a primary, a replica or a pair without sites. When Receive returns nil, everything is durable and
 // the whole page file has been checked.
 //

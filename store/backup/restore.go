@@ -55,9 +55,8 @@ type RestoreResult struct {
 	Manifest Manifest
 	// NodeID and StoreID are new; zero in a dry run.
 	NodeID, StoreID uuid.UUID
-	// End is the position of the last restored record. EndTime is the time of the last restored transaction. store.Open
-	// loads the state of the backup, and Apply up to End produces the requested state. With RestoreOptions.Replica, one
-	// more record follows End, unless the backup was made from a replica.
+	// End is the position of the last restored record. EndTime is the time of the last restored transaction. With
+	// RestoreOptions.Replica, one more record follows End, unless the backup was made from a replica.
 	End      lsn.Position
 	EndTime  time.Time
 	Records  uint64 // number of records restored from the archive
@@ -74,8 +73,7 @@ type RestoreResult struct {
 // Restore is complete, store.Open rejects the directory with datadir.ErrRestoring. After an error, Restore removes its
 // files from the directory if possible.
 //
-// The node UUID and store UUID are new, and pair and fence are unset. The new store is not a member of a pair, and a
-// new pair can be started from it.
+// The node UUID and store UUID are new, and pair and fence are unset.
 //
 // Errors include datadir.ErrNotEmpty, ErrIncomplete, ErrCorrupt, ErrNewerVersion, ErrArchiveCorrupt, ErrArchiveGap,
 // ErrOtherHistory (the archive does not continue this backup), ErrTarget (the requested point is before the backup or
@@ -235,8 +233,7 @@ func (j *restoreJob) log() archivedLog {
 	return archivedLog{place: j.o.Archive, files: j.archive, unseal: j.o.Unseal}
 }
 
-// checkFolder returns ErrTarget for a location that has archives only in its folders. The nodes of a pair that archive
-// to the same bucket each use a folder.
+// checkFolder returns ErrTarget for a location that has archives only in its folders.
 func (j *restoreJob) checkFolder(ctx context.Context) error {
 	if len(j.archive) > 0 {
 		return nil
@@ -372,8 +369,7 @@ func (j *restoreJob) writePages(ctx context.Context, t *datadir.RestoreTarget) (
 	return imp.Finish()
 }
 
-// writeLog durably writes the log that continues the page file. It creates the log even if no record follows, because a
-// node treats a missing log as lost.
+// writeLog durably writes the log that continues the page file. It creates the log even if no record follows.
 func (j *restoreJob) writeLog(ctx context.Context, t *datadir.RestoreTarget, state *queue.State) (err error) {
 	log, err := createLog(j.o.FS, j.dir, t.StoreID(), j.o.SegmentBytes, j.res.Manifest.Position)
 	if err != nil {

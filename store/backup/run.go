@@ -98,8 +98,8 @@ func wait(ctx context.Context, l *rate.Limiter, n int) error {
 	return nil
 }
 
-// Run writes a checkpoint and durably copies it to a new backup. No transaction waits for it. If the store is closed,
-// or replaced by a snapshot of its peer, before the copy is complete, Run fails.
+// Run writes a checkpoint and durably copies it to a new backup. If the store is closed, or replaced by a snapshot of
+// its peer, before the copy is complete, Run fails.
 //
 // If Run fails before the backup is complete, it removes no older backup. It then removes its own files, or leaves
 // them to a later Run. If only the removal of older backups fails, Run returns both the backup and an error. Errors
@@ -167,12 +167,10 @@ func (j *job) run(ctx context.Context) (Set, error) {
 	return Set{Name: j.m.Name, Path: j.o.Location.Path(j.m.Name), Complete: true, Manifest: j.m}, nil
 }
 
-// cleanLimit limits the duration of the cleanup after a failed backup. The cleanup cannot use the context of the
-// backup, which may have ended.
+// cleanLimit limits the duration of the cleanup after a failed backup.
 const cleanLimit = 10 * time.Second
 
-// clean removes the files of a failed backup. These may be complete if the last write returned an error. If the
-// removal fails, the next Run retries it.
+// clean removes the files of a failed backup. If the removal fails, the next Run retries it.
 func (j *job) clean(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanLimit)
 	defer cancel()

@@ -245,8 +245,8 @@ func (s pageSet) add(n page.No) bool {
 	return true
 }
 
-// schedule verifies that each delayed message is in the schedule, since it would otherwise never be delivered. Entries
-// of a deleted message or queue are permitted: they are removed when they are due.
+// schedule verifies that each delayed message is in the schedule. Entries of a deleted message or queue are
+// permitted.
 func (c *checker) schedule(ctx context.Context) error {
 	found := make(map[uint64]uint64) // number of entries by queue
 	keys := queue.ScheduleKeys()

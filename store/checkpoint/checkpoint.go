@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package checkpoint reads a pinned checkpoint of a page file. It can iterate over the messages of the checkpoint
-// (Checkpoint.Extents), verify and hash the content, simulate other page sizes, and dump pages. The package depends on
-// lower packages, such as page and tree, not on package store. The file can belong to a running node
-// (store.Store.ReadCheckpoint), a stopped node (ReadDir) or a backup (backup.Verify).
+// (Checkpoint.Extents), verify and hash the content, simulate other page sizes, and dump pages.
 package checkpoint
 
 import (

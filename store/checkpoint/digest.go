@@ -18,8 +18,7 @@ import (
 type Digest struct {
 	Position lsn.Position
 	// Content covers the state (such as queues, subscriptions, acknowledgements and producers), message IDs, the
-	// schedule and every needed message. It does not depend on page size or page numbers. Two nodes that applied the
-	// same log, or two sites that applied the same transactions, have the same Content, so it omits the state of the
+	// schedule and every needed message. It does not depend on page size or page numbers, and omits the state of the
 	// site.
 	Content  [sha256.Size]byte
 	Messages uint64
@@ -66,8 +65,7 @@ func (c *Checkpoint) Digest(ctx context.Context) (Digest, error) {
 	return d, err
 }
 
-// hashExtent hashes the needed messages of an extent. It skips dead messages, since their presence depends on the
-// page size.
+// hashExtent hashes the needed messages of an extent. It skips dead messages.
 func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte) (n uint64, err error) {
 	q := state.Queue(e.Queue)
 	if q == nil {
@@ -95,7 +93,7 @@ func hashExtent(h hash.Hash, state *queue.State, e *index.Entry, payload []byte)
 	}
 }
 
-// hashField hashes the length and the bytes of a field, so that the boundaries of fields are unambiguous.
+// hashField hashes the length and the bytes of a field.
 func hashField(h hash.Hash, b []byte) {
 	var size [8]byte
 	binary.LittleEndian.PutUint64(size[:], uint64(len(b)))

@@ -19,8 +19,7 @@ type Progress struct {
 
 const (
 	progressEvery = 100 * time.Millisecond
-	// The clock is read after this many calls of Meter.Did or this many bytes. The byte limit ensures that throttled work
-	// is reported in time.
+	// The clock is read after this many calls of Meter.Did or this many bytes.
 	clockCheckTicks = 64
 	clockCheckBytes = 32 << 10
 )

@@ -9,10 +9,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/units"
 )
 
-// recommend selects the page size that results in the smallest file, among the sizes up to MaxPageSize that require at
-// most 1 % more reads. This file must be more than 1 % smaller than the result of a compact, since a smaller gain does
-// not justify the I/O. It must not be larger than the current page.db. If no size meets these conditions, recommend
-// selects the current size, even if it exceeds MaxPageSize.
+// recommend selects the page size that results in the smallest file, among the sizes up to MaxPageSize that require
+// at most 1 % more reads. This file must be more than 1 % smaller than the result of a compact, and not larger than
+// the current page.db. If no size meets these conditions, recommend selects the current size, even if it exceeds
+// MaxPageSize.
 func (r *ScanResult) recommend() {
 	current := r.candidate(r.PageSize)
 	if r.Messages+r.DamagedMessages == 0 {
@@ -51,8 +51,8 @@ func (r *ScanResult) recommend() {
 	}
 }
 
-// recommendEmpty recommends a different page size only if the current one exceeds the limit, since without messages
-// another page size has no advantage.
+// recommendEmpty recommends a page size for a file without messages: another one only if the current one exceeds the
+// limit.
 func (r *ScanResult) recommendEmpty(current *Candidate) {
 	if r.PageSize <= r.MaxPageSize {
 		r.choose(current, "no messages are stored: the current page size is kept")

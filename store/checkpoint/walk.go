@@ -20,7 +20,7 @@ const (
 	walkBuffers = 4
 	// walkGapBytes is the maximum gap between two extents that are read together.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes and walkPacedBuffers apply to a throttled walk, which must work in smaller steps.
+	// walkPacedBytes and walkPacedBuffers apply to a throttled walk.
 	walkPacedBytes   = 128 << 10
 	walkPacedBuffers = 2
 )

@@ -2,11 +2,6 @@
 
 // Package crc computes CRC32C checksums. It can derive the checksum of concatenated bytes from the checksums of the
 // parts, and the checksum of a suffix.
-//
-// A large message that is the only one in its transaction is checksummed once on each node, when it is received and
-// before the node copies it. Later checksums that cover it (of the log frame, the digests and the page) are derived
-// from that checksum. This is faster, and detects a byte that changes in memory before it is written or sent, because
-// no later checksum includes the changed byte.
 package crc
 
 import (
@@ -85,7 +80,7 @@ func multiply(a, b uint32) (product uint32) {
 const minCounted = 4 << 10
 
 // Counts counts, for tests, the bytes of large messages that a node copies in memory and checksums between the client
-// and the disk. In production the overhead is one nil check per piece of at least minCounted bytes.
+// and the disk.
 type Counts struct {
 	Copied atomic.Uint64
 	Summed atomic.Uint64

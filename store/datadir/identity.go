@@ -36,8 +36,8 @@ type Identity struct {
 	// replaces the content keeps it, and increments Incarnation.
 	StoreID uuid.UUID
 	PairID  uuid.UUID // zero until the node joins a pair
-	// Incarnation is incremented when a snapshot replaces the content, when the store is quarantined, and when a possible
-	// loss of acknowledged bytes is cleared (INV-6). The entry in the cluster record then no longer matches the store.
+	// Incarnation is incremented when a snapshot replaces the content, when the store is quarantined, and when a
+	// possible loss of acknowledged bytes is cleared (INV-6).
 	Incarnation uint64
 	Fence       identity.Fence
 	// Generation is the last process generation of this store known to be listed in the cluster record (INV-11); zero if
@@ -50,8 +50,7 @@ type Identity struct {
 	// interval, if the operating system may have restarted since then. Other causes are a log that was missing or too
 	// short, a quarantine, and a call of MarkLoss. The flag persists over restarts until ClearLoss.
 	MayHaveLost bool
-	// Restored is the name of the backup from which the content was restored, until the node joins a pair. Such a node
-	// is not empty: it can seed a new pair, and must not become a copy of another node.
+	// Restored is the name of the backup from which the content was restored, until the node joins a pair.
 	Restored string
 	// Quarantine is the name of the subdirectory with the files of a store that could not be opened. The field is cleared
 	// when a snapshot replaces the content or the node is in sync. Until then, the store waits for a copy from the other

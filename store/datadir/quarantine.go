@@ -16,15 +16,10 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// A store of a pair that cannot be opened can be quarantined: its files are moved to a subdirectory. The store then
-// starts empty, as a standby that needs a snapshot from the other node. A crash at any point must not leave a store
-// that is considered complete, or a directory that is considered new. The identity is therefore written first. Its
-// field Quarantining is set until all files are moved. If store.Open finds it set, Open continues the move.
-//
-// From this write on, the store no longer matches an entry in the cluster record: it has a higher incarnation, or a
-// new node ID (INV-4). The store may also have lost acknowledged messages, so it waits for an operator if no other
-// node is in sync (INV-6). Quarantine stays in the identity: without a cluster record such a store waits, while a new
-// store would create a pair (INV-9).
+// A store of a pair that cannot be opened can be quarantined: its files are moved to a subdirectory, and it starts
+// empty. The identity is written first, with the field Quarantining, which is set until all files are moved. If
+// store.Open finds it set, Open continues the move. The store then has a higher incarnation, or a new node ID
+// (INV-4). Quarantine stays in the identity: without a cluster record such a store waits (INV-9).
 
 const quarantinePrefix = "damaged-"
 
@@ -50,8 +45,7 @@ func noContent(fsys vfs.FS, dir string) error {
 }
 
 // logFiles returns the names of the log's files, relative to the data directory. there reports whether the log
-// directory exists. Other files in a directory called log do not belong to the store: the data directory may be the
-// wrong one.
+// directory exists.
 func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 	all, err := fsys.ReadDir(LogDir(dir))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package events defines the events that a store reports to its owner, such as CheckpointWritten. A node logs and
-// counts the events, and re-evaluates its conditions after some of them.
+// Package events defines the events that a store reports to its owner, such as CheckpointWritten.
 //
 // The function store.Options.Events is called by the goroutine that detects the event, which may hold locks of the
 // store. The function must return immediately, must not call the store, and must be safe for concurrent use. The events

@@ -23,9 +23,8 @@ type Member struct {
 	Generation uuid.UUID `json:"run,omitzero"`
 }
 
-// Is reports whether two entries identify the same store in the same process generation. A release without
-// generations drops the generations when it writes the cluster record, so an entry without a generation matches any
-// generation.
+// Is reports whether two entries identify the same store in the same process generation. An entry without a
+// generation matches any generation.
 func (m Member) Is(o Member) bool {
 	if m.Generation != uuid.Nil && o.Generation != uuid.Nil && m.Generation != o.Generation {
 		return false
@@ -45,10 +44,8 @@ func (m Member) String() string {
 	return fmt.Sprintf("node %s store %s/%d", m.Node, m.Store, m.Incarnation)
 }
 
-// Fence is the lower bound of the configurations and terms that a node accepts (INV-1). Fences are ordered by
-// Config first and by Term second. An independent comparison of both numbers would be wrong, because a node that
-// attempts a takeover raises only the term. The fence {Config: c, Term: t+1} excludes the active of {c, t}. If that
-// active updates the record before the takeover succeeds, its {c+1, t} is again above the fence.
+// Fence is the lower bound of the configurations and terms that a node accepts (INV-1). Fences are ordered by Config
+// first and by Term second.
 type Fence struct {
 	// Config is the highest version of the cluster record that the node has accepted, in the record or in a message.
 	Config uint64 `json:"config"`

@@ -10,17 +10,14 @@ import (
 )
 
 // ExtentBytes is the maximum length of an extent with several messages, including its header and padding, unless a
-// single page is longer. Small extents are expensive to write and to read sequentially: each costs an index entry, a
-// checksum and a space allocation. Large extents are expensive if one message is needed, and are only freed when their
-// last message is dead. The limit is therefore low (docs/decisions/0023).
+// single page is longer (docs/decisions/0023).
 const ExtentBytes = 4 << 10
 
 // Room returns the maximum payload of an extent with several messages for a page size. The extent consists of whole
 // pages, at least one. With less payload, it has only the pages that it needs. A longer message gets its own extent.
 func Room(pageSize int) int { return max(ExtentBytes/pageSize, 1)*pageSize - page.ExtentHeaderBytes }
 
-// Packing is the extent that is filled with messages of one queue, in ascending order. It determines which messages
-// share an extent in a rewritten file, and is also used by the scan that predicts the size of such a file.
+// Packing is the extent that is filled with messages of one queue, in ascending order.
 type Packing struct {
 	Queue uint64
 	First uint64

@@ -5,9 +5,7 @@ package iolock
 
 import "sync"
 
-// Mutex is a mutex for locks that are held during I/O. A waiting goroutine is blocked on a condition variable. In a
-// simulation with testing/synctest, the goroutine therefore counts as idle, so that the simulated clock can advance
-// while the I/O waits. A goroutine that waits for a sync.Mutex would stop this clock. The zero Mutex is unlocked.
+// Mutex is a mutex for locks that are held during I/O. The zero Mutex is unlocked.
 type Mutex struct {
 	mu   sync.Mutex // guards the fields below
 	free sync.Cond

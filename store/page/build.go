@@ -12,9 +12,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// syncEveryBytes is the number of bytes that a Builder writes between two starts of writeback. Frequent writeback
-// limits the duration of the final sync, and the number of dirty pages in the page cache, which would delay the syncs
-// of other files. A sync instead of writeback would also commit the filesystem's journal and flush the disk's cache.
+// syncEveryBytes is the number of bytes that a Builder writes between two starts of writeback.
 const syncEveryBytes = 4 << 20
 
 // BuildOptions configures a Builder.
@@ -234,7 +232,7 @@ func (b *Builder) Abort() {
 type backgroundSync struct {
 	file  vfs.File
 	bytes int
-	// dropped is the offset before which data was evicted from the page cache, since the file may be larger than memory.
+	// dropped is the offset before which data was evicted from the page cache.
 	dropped int64
 	running sync.WaitGroup
 	err     error // of the last writeback; valid after running.Wait

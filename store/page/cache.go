@@ -10,10 +10,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// The kernel keeps written data in its page cache. If the data is not read, such as on a standby, the cached pages
-// waste memory that the kernel must first allocate. If the host of a virtual machine reclaims idle memory, a write to a
-// new cache page can take twenty times as long as a write to a recently freed one.
-
 type byteRange struct{ from, to int64 }
 
 // maxByteRanges limits the number of recorded ranges for each checkpoint; later writes stay in the page cache.
@@ -56,8 +52,7 @@ func dropCache(file vfs.File, s byteRange) {
 	}
 }
 
-// writeBehind starts writeback of a range that will be synced later. The sync then delays the log's syncs on the
-// same disk less.
+// writeBehind starts writeback of a range that will be synced later.
 func writeBehind(file vfs.File, s byteRange) {
 	if c, ok := file.(vfs.Cached); ok {
 		c.WriteBehind(s.from, s.to-s.from)
@@ -81,8 +76,7 @@ func (f *File) IsCached(first No, bytes int64) (yes, known bool) {
 	return n >= bytes-bytes/16, known // one missing cache page does not justify a disk read
 }
 
-// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead, which is up
-// to twice the disk's read_ahead_kb (usually 128; 8192 was observed).
+// cachedAhead is the distance, in bytes, that CachedAhead checks. It must exceed the kernel's readahead.
 const cachedAhead = 64 << 20
 
 // CachedAhead reports whether the data from a page on seems to be in the page cache beyond the kernel's readahead. It
@@ -113,8 +107,7 @@ func (f *File) ReadExactly(first No, buf []byte) error {
 }
 
 // ReadOnce is ReadPages for a scan of the whole file. If the system reports which data is cached, ReadOnce adds
-// almost no data to the page cache, because that would evict data read by consumers. See ReadUncached for room and
-// the result.
+// almost no data to the page cache. See ReadUncached for room and the result.
 func (f *File) ReadOnce(first No, bytes int, room []byte) ([]byte, error) {
 	if cached, known := f.IsCached(first, int64(bytes)); cached || !known {
 		return room[:bytes], f.ReadPages(first, room[:bytes])

@@ -13,9 +13,8 @@ const writeBytes = 1 << 20
 // Checkpoint makes all earlier allocations, writes and frees durable as one checkpoint. It uses Position, Root,
 // CreatedMS and AppData of m; Root must be allocated and written, or zero.
 //
-// It syncs the pages before it writes the meta slot that refers to them, so a crash leaves the previous checkpoint or
-// this one. It writes a bitmap page for each changed part of the file (16128 pages of 2 KiB), writes the changed
-// directory pages, and syncs twice.
+// It syncs the pages before it writes the meta slot that refers to them: a crash leaves the previous checkpoint or
+// this one.
 //
 // Concurrent allocations, writes and frees belong to the next checkpoint. After ErrFull or a failed page write, the
 // previous checkpoint stays durable and a retry can succeed. A failed sync or write of a meta slot is final
@@ -118,8 +117,7 @@ func (f *File) prepare(m Meta) (*plan, error) {
 }
 
 // relocate moves each changed bitmap chunk, and each directory page that refers to one, to a new position. This
-// changes the bitmap again, so relocate repeats the step. No part moves twice and the new positions are mostly in
-// one chunk, so few rounds are needed.
+// changes the bitmap again, and relocate repeats the step.
 func (f *File) relocate() error {
 	building, perLeaf := f.building.Load(), int(f.geo.leafChunks())
 	for {

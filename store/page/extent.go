@@ -41,7 +41,7 @@ type Kind uint8
 // Kinds of extents.
 const (
 	// KindPacked contains several messages, or one message in a single page. KindLarge contains one message in several
-	// pages. Readers do not depend on the distinction.
+	// pages.
 	KindPacked Kind = 1
 	KindLarge  Kind = 2
 	KindNode   Kind = 3

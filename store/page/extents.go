@@ -10,8 +10,7 @@ import (
 
 // The file grows by the amount that it has grown since it was opened or trimmed, but at most by an eighth or
 // maxGrowBytes. It grows at least by minGrowBytes and by the requested pages. If the disk has less space, it grows
-// only by the requested pages. A file that was just rewritten or shrunk to save space thus does not grow by an eighth
-// for its first new page.
+// only by the requested pages.
 const (
 	minGrowBytes = 1 << 20
 	maxGrowBytes = 256 << 20
@@ -28,8 +27,8 @@ func (f *File) Alloc(pages uint32) (Extent, error) {
 	return extents[0], nil
 }
 
-// AllocExtents is Alloc for extents of the given sizes. As far as the free space allows, the extents are adjacent and
-// can be written with few large writes. On an error nothing is allocated.
+// AllocExtents is Alloc for extents of the given sizes. The extents are adjacent if the free space permits it. On an
+// error nothing is allocated.
 func (f *File) AllocExtents(pages []uint32) ([]Extent, error) {
 	if err := f.writable(); err != nil {
 		return nil, err
@@ -136,7 +135,7 @@ func (f *File) growLocked(pages uint64) error {
 // refers to the extent. The pages are not reused until the checkpoint after that Checkpoint is durable and every Pin
 // and Guard that may read them is released.
 //
-// If pages in the extent are not in use, the file fails (ErrFailed): freeing them could destroy data.
+// If pages in the extent are not in use, the file fails (ErrFailed).
 func (f *File) Free(ext Extent) {
 	if f.writable() != nil {
 		return

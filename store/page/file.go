@@ -217,8 +217,7 @@ func (f *File) readSlot(slot int) (Meta, error) {
 	return m, nil
 }
 
-// begin loads the bitmap and starts a new checkpoint number. Both slots then describe the same content, so every page
-// that this content does not use is free.
+// begin loads the bitmap and starts a new checkpoint number. Both slots then describe the same content.
 func (f *File) begin() error {
 	if err := f.loadSpace(); err != nil {
 		return err
@@ -259,7 +258,7 @@ func (f *File) loadSpace() error {
 	return nil
 }
 
-// writeSlot makes a meta slot durable. A failure is final, since it is unknown which checkpoint is then durable.
+// writeSlot makes a meta slot durable. A failure is final.
 func (f *File) writeSlot(slot int, meta Meta) error {
 	if err := f.write(meta.Encode(), slotOffset(slot)); err != nil {
 		return f.fail(fmt.Errorf("write meta slot %d: %w", slot, err))

@@ -28,8 +28,7 @@ const (
 	slotBytes   = 16 << 10
 )
 
-// slotOffset returns the offset of a meta slot. Slots are 16 KiB apart and 16 KiB long, so no device sector of up to 16
-// KiB contains parts of both.
+// slotOffset returns the offset of a meta slot. Slots are 16 KiB apart and 16 KiB long.
 func slotOffset(slot int) int64 { return int64(16<<10) * int64(slot+1) }
 
 // CheckPageSize returns ErrPageSize for an invalid page size.

@@ -36,8 +36,7 @@ type Importer struct {
 	past             vfs.Bypass // the file is not read before Finish
 }
 
-// importWindow is the length of a written range at which writeback starts. Writeback of all data at the end would
-// block the syncs of a log on the same disk.
+// importWindow is the length of a written range at which writeback starts.
 const importWindow = 4 << 20
 
 var errImportFinished = errors.New("import has finished")

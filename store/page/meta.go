@@ -157,8 +157,7 @@ func DecodeMeta(b []byte) (Meta, error) {
 	return m, nil
 }
 
-// implausible returns the first inconsistency, or "". A valid checksum does not exclude inconsistencies: the
-// description of a snapshot is received from another machine.
+// implausible returns the first inconsistency, or "".
 func (m *Meta) implausible() string {
 	g := geometry{pageSize: m.PageSize}
 	switch {

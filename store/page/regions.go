@@ -15,8 +15,8 @@ type Region struct {
 	Held, HeldByReaders uint64
 }
 
-// Regions iterates over the file in ranges of the given number of pages. The result is not a consistent snapshot, since
-// each range is locked separately. It yields nothing for a file that is open read-only.
+// Regions iterates over the file in ranges of the given number of pages. The result is not a consistent snapshot. It
+// yields nothing for a file that is open read-only.
 func (f *File) Regions(pages uint64) iter.Seq[Region] {
 	return func(yield func(Region) bool) {
 		held := f.heldByReaders(pages)

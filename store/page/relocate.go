@@ -9,7 +9,7 @@ import (
 )
 
 // RelocateOwn makes the next Checkpoint write page n to a new position. It returns false if n is not a page of the
-// bitmap or its directory. The content of these pages is in memory, so corruption on disk causes no data loss.
+// bitmap or its directory.
 func (f *File) RelocateOwn(n No) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -49,8 +49,8 @@ func (f *File) FreeTail() uint64 {
 }
 
 // Trim frees the unused end of the file in the filesystem, and returns the number of bytes freed. It first writes two
-// checkpoints with the content of the last one, so that no meta slot refers to the truncated pages. A crash at any
-// point leaves a valid file with the old length or a shorter one.
+// checkpoints with the content of the last one. A crash at any point leaves a valid file with the old length or a
+// shorter one.
 //
 // Every allocated or freed extent must be included in the last Checkpoint. Trim can be retried after the same errors as
 // Checkpoint.

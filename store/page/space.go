@@ -13,9 +13,7 @@ import (
 // refers to the page. The bit in busy is set if the page must not be allocated: it is live, was live recently, or
 // does not exist. Alloc sets both bits, Free clears live, and the page is reusable once busy is cleared.
 //
-// The bits are kept in chunks, each with as many bits as one bitmap page. With the counts of a chunk, a search can
-// skip the chunk without reading its bits. A file of one terabyte takes 128 MiB of memory with pages of 2 KiB, and 8
-// MiB with 32 KiB.
+// The bits are kept in chunks, each with as many bits as one bitmap page.
 type space struct {
 	geo    geometry
 	pages  uint64

@@ -15,12 +15,10 @@ import (
 
 // extentSpans avoids index lookups. For each group of 64 sequences, it caches the smallest span, in sequences, of the
 // extents that overlap the group. An extent cannot be dead if its span exceeds the number of adjacent dead messages.
-// Without the cache, if messages are acknowledged in random order, each check for a dead extent would read a leaf of
-// the index.
 //
 // The cache uses 64 bytes for each known chunk of 4096 sequences. A chunk is known if the extent that contains its
 // first sequence was written while the cache existed, or if the spans were loaded from the index. The cache is valid
-// for one tree, since another page file has different extents.
+// for one tree.
 type extentSpans struct {
 	of      *tree.Tree
 	chunks  map[spanKey]*groupSpans

@@ -277,8 +277,7 @@ func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, fre
 	return d.freed, err
 }
 
-// drop collects the dead extents in a range, and updates the cached spans. It does not modify the batch, since the
-// batch is retried after an error.
+// drop collects the dead extents in a range, and updates the cached spans. It does not modify the batch.
 func (d *deadExtents) drop(spans *extentSpans, r queue.DeadRange) error {
 	chunk, single := r.Single()
 	known := spans.get(r.Queue, chunk)
@@ -327,8 +326,7 @@ func (d *deadExtents) loadSpans(spans *extentSpans, queueID, chunk uint64) error
 	return nil
 }
 
-// maxDead limits the number of index entries that are collected before they are removed. A purge can produce
-// millions of them.
+// maxDead limits the number of index entries that are collected before they are removed.
 const maxDead = 1 << 14
 
 // deadExtents collects and removes the index entries of dead extents.
@@ -369,8 +367,7 @@ func (d *deadExtents) find(r *queue.DeadRange, first, last uint64) error {
 	return nil
 }
 
-// remove removes the collected entries one by one. This is fast even for all entries at the start of a queue, because
-// each delete finds its leaf in memory. An entry may occur twice, because an extent can overlap two ranges.
+// remove removes the collected entries. An entry may occur twice.
 func (d *deadExtents) remove() error {
 	var key []byte
 	for i := range d.dead {

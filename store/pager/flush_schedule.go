@@ -40,8 +40,7 @@ func editSchedule(edit *tree.Edit, b *queue.ScheduleBatch) error {
 	return nil
 }
 
-// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges. Due messages are removed in
-// index order, and removing a range costs little more than removing one key.
+// keysToDelete returns the keys to remove that exist in the tree, grouped into ranges.
 func keysToDelete(edit *tree.Edit, b *queue.ScheduleBatch) (ranges []keyRange, err error) {
 	next, stop := iter.Pull(iter.Seq[[]byte](b.Deletes))
 	defer stop()

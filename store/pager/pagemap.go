@@ -39,9 +39,8 @@ type PageMap struct {
 }
 
 // PageMap returns the use of the pages of page.db, in at most the given number of regions, which must be at least 1.
-// It does not block transactions: it reads only the bitmap and the inner nodes of the last checkpoint's tree, and
-// locks each region separately. The result is not a consistent snapshot: index pages of a checkpoint in progress
-// count as messages. It returns ErrReplaced if page.db was replaced and closed in the meantime.
+// The result is not a consistent snapshot: index pages of a checkpoint in progress count as messages. It returns
+// ErrReplaced if page.db was replaced and closed in the meantime.
 func (p *Pager) PageMap(ctx context.Context, regions int, pace *throttle.Pacer) (PageMap, error) {
 	file, pin, err := p.Pin()
 	if err != nil {

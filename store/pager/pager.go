@@ -3,9 +3,8 @@
 // Package pager manages the page file of a store. It writes messages from memory to pages, writes checkpoints, frees
 // pages, and replaces the file. The state that it writes belongs to the store, which implements Engine.
 //
-// Locks: Pager.mu is held by code that edits the tree or writes checkpoints, such as the pager's goroutine, Stop and
-// Exclusive. A checkpoint that has become due is synced without mu, so that the pager's goroutine can write more
-// messages in the meantime. Callers that need its result wait for it while they hold mu (Pager.hold, Pager.settle).
+// Locks: Pager.mu is held by code that edits the tree or writes checkpoints. A checkpoint that has become due is
+// synced without mu. Callers that need its result wait for it while they hold mu (Pager.hold, Pager.settle).
 // Pager.fileMu is held for reading during page I/O by readers (Acquire), and for writing while page.db is replaced or
 // closed. Long operations (check, digest, copying a snapshot) do not hold fileMu throughout. They pin a checkpoint
 // (Pin). A file that Swap has replaced stays open while it is pinned. If the file is closed nevertheless, by Close or
@@ -101,8 +100,7 @@ type Options struct {
 	Damage             Damage
 }
 
-// Pager manages page.db and its tree, and is the only component that edits them. Its goroutine writes old messages to
-// pages and writes checkpoints.
+// Pager manages page.db and its tree, and is the only component that edits them.
 type Pager struct {
 	o      Options
 	engine Engine
@@ -124,17 +122,15 @@ type Pager struct {
 
 	mu   sync.Mutex // held to edit the tree and to write pages; guards the fields below
 	last time.Time  // start of the current CheckpointInterval
-	// previous is the LSN of the last complete checkpoint. The next complete checkpoint releases the log up to this LSN.
-	// The log thus retains the records after the second-last checkpoint, so that a corrupt meta slot causes no data loss.
+	// previous is the LSN of the last complete checkpoint. The next complete checkpoint releases the log up to this
+	// LSN.
 	previous uint64
 	todo     *work
 	buf      []byte
 	spans    extentSpans
-	// repaired is set when pages were repaired and no checkpoint contains them yet, and by ForceCheckpoint. The next
-	// checkpoint is then written even if nothing was applied.
+	// repaired is set when pages were repaired and no checkpoint contains them yet, and by ForceCheckpoint.
 	repaired bool
-	// syncing is the checkpoint being synced in its own goroutine, or nil. At full load the disk is busy with checkpoints
-	// most of the time, and the tail would fill up if its messages were not written concurrently.
+	// syncing is the checkpoint being synced in its own goroutine, or nil.
 	syncing *syncing
 	synced  chan struct{}
 }
@@ -254,7 +250,7 @@ func (p *Pager) ForceCheckpoint(ctx context.Context) error {
 func (p *Pager) DiskFull() bool { return p.diskFull.Load() }
 
 // noteError handles the result of a write. An error is fatal (INV-7), unless the disk is full or the error is
-// corruption that can be repaired (Damage.Survives). In these cases the write is retried.
+// corruption that can be repaired (Damage.Survives).
 func (p *Pager) noteError(err error) {
 	full := errors.Is(err, page.ErrFull) || errors.Is(err, syscall.ENOSPC)
 	if p.damage.Survives(err) {
@@ -277,8 +273,7 @@ func (p *Pager) noteError(err error) {
 	p.engine.WakeRoom() // more messages may stay in memory now
 }
 
-// once performs one unit of due work, so that a steady stream of one kind does not delay another kind, or callers
-// that request a checkpoint.
+// once performs one unit of due work.
 func (p *Pager) once() error {
 	var err error
 	switch {
@@ -320,12 +315,11 @@ func (p *Pager) changesDue() int {
 	return int(min(p.o.MemoryBudget/changesPart/ScheduleChangeBytes, maxScheduleChanges))
 }
 
-// work is a collected batch. It is finished before the next batch is collected, so that a transient error (a full disk)
-// loses no batch.
+// work is a collected batch. It is finished before the next batch is collected.
 type work struct {
 	batch *queue.Batch
-	// checkpoint is set if the batch contains all changes up to at, so that a checkpoint must follow. logBytes is the
-	// size of the log applied since the last checkpoint.
+	// checkpoint is set if the batch contains all changes up to at: a checkpoint must follow. logBytes is the size of
+	// the log applied since the last checkpoint.
 	checkpoint bool
 	at         lsn.Position
 	logBytes   int64
@@ -349,8 +343,7 @@ func (p *Pager) begin() error {
 	return err
 }
 
-// hold locks mu and then waits for a checkpoint in progress, for callers that need a stable last checkpoint. It handles
-// the error of that checkpoint: the error is fatal, or the checkpoint is still due.
+// hold locks mu and then waits for a checkpoint in progress. It handles the error of that checkpoint.
 func (p *Pager) hold() {
 	p.mu.Lock()
 	if _, err := p.settle(); err != nil {

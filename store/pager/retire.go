@@ -16,8 +16,7 @@ type retired struct {
 	joined sync.WaitGroup
 }
 
-// add starts a goroutine that closes a replaced page file when it has no readers, or when close is called. Until then,
-// open snapshots of the file stay usable.
+// add starts a goroutine that closes a replaced page file when it has no readers, or when close is called.
 func (r *retired) add(file *page.File, failed func(error)) {
 	r.joined.Go(func() {
 		tick := time.NewTicker(retireEvery)

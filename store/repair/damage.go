@@ -25,8 +25,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// maxDamaged limits the number of corrupt messages that are tracked individually. With more corruption, the disk should
-// be replaced.
+// maxDamaged limits the number of corrupt messages that are tracked individually.
 const maxDamaged = 100_000
 
 // Unreadable reports whether a read error means that the data on this disk is lost, because it is corrupt or cannot
@@ -63,7 +62,6 @@ type CorruptMessage struct {
 	// Reason contains the error on this node and the reason why the message was not repaired.
 	Reason string
 	// Lost is set if the other node has reported that its copy is also corrupt, or if no other node has a copy.
-	// Otherwise a later repair may succeed.
 	Lost  bool
 	Since time.Time
 }
@@ -87,8 +85,7 @@ type Status struct {
 	DamagedMessages, LostMessages uint64
 	// DamagedLogLSN is the LSN of a log record that cannot be read and is not yet discarded; 0 if none.
 	DamagedLogLSN uint64
-	// Index is the error if data other than messages is corrupt; otherwise nil. The store must then be replaced, by a
-	// copy of the other node's store or by a backup.
+	// Index is the error if data other than messages is corrupt; otherwise nil. The store must then be replaced.
 	Index error
 }
 
@@ -143,7 +140,7 @@ func New(engine Engine, governor *throttle.Governor, events func(events.Event)) 
 // Use sets the page file and the log that r repairs.
 func (r *Repairer) Use(pages *pager.Pager, log *wal.Log) { r.pages, r.wal = pages, log }
 
-// FoundPage records a corrupt page. RepairAll later determines the messages in it.
+// FoundPage records a corrupt page.
 func (r *Repairer) FoundPage(no page.No, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -196,8 +193,8 @@ func (r *Repairer) recordAnswer(e *CorruptError, lost bool) {
 }
 
 // mayRepair records the missing messages as corrupt. It returns an error if a repair of all of them was attempted
-// recently. Otherwise it records a new attempt. Recently means within lostInterval for lost messages and within
-// repairInterval for other messages. If immediate is set, only lostInterval applies.
+// within lostInterval for lost messages, and within repairInterval for other messages. If immediate is set, only
+// lostInterval applies.
 func (r *Repairer) mayRepair(queueID uint64, missing []uint64, why error, immediate bool) error {
 	r.Note(&CorruptError{Queue: queueID, Sequences: missing, Err: why})
 	r.mu.Lock()
@@ -275,8 +272,7 @@ func (r *Repairer) Survives(err error) bool {
 	return true
 }
 
-// Index returns an error if data other than messages is corrupt, so that the store must be replaced (Status.Index).
-// Otherwise it returns nil.
+// Index returns an error if data other than messages is corrupt (Status.Index). Otherwise it returns nil.
 func (r *Repairer) Index() error {
 	if err := r.index.Load(); err != nil {
 		return *err
@@ -284,8 +280,8 @@ func (r *Repairer) Index() error {
 	return nil
 }
 
-// AwaitSnapshot removes the memory limit until a snapshot replaces the corrupt store (Index). Pages cannot be
-// written until then, so the messages of applied records stay in memory.
+// AwaitSnapshot removes the memory limit until a snapshot replaces the corrupt store (Index). The messages of applied
+// records stay in memory until then.
 func (r *Repairer) AwaitSnapshot() {
 	r.awaitsSnapshot.Store(true)
 	r.engine.WakeRoom()
@@ -305,8 +301,7 @@ func (r *Repairer) Replaced() {
 	r.log = 0
 }
 
-// NoteError records the corruption described by err, if any, for the next RepairAll. It is for callers that read pages
-// directly, such as a backup.
+// NoteError records the corruption described by err, if any, for the next RepairAll.
 func (r *Repairer) NoteError(err error) {
 	var bad *CorruptError
 	if errors.As(err, &bad) {

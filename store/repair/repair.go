@@ -19,12 +19,11 @@ import (
 )
 
 const (
-	// repairInterval is the minimum time between repair attempts for a message. Until then, readers get an error
-	// immediately.
+	// repairInterval is the minimum time between repair attempts for a message.
 	repairInterval = 5 * time.Second
 	// lostInterval replaces repairInterval for a lost message (CorruptMessage.Lost).
 	lostInterval = time.Minute
-	// repairWait limits the duration of one repair, for which a reader waits.
+	// repairWait limits the duration of one repair.
 	repairWait = 3 * time.Second
 )
 
@@ -32,8 +31,7 @@ const (
 type Source interface {
 	// FetchMessages returns the other node's copies of a queue's messages from sequence first to last. applied is the
 	// position of the last record that this node has applied. The source must verify that both nodes have the same
-	// history up to the lower one of their applied positions. Only then does a sequence identify the same message on
-	// both nodes.
+	// history up to the lower one of their applied positions.
 	FetchMessages(ctx context.Context, queue, first, last uint64, applied lsn.Position) (FoundMessages, error)
 }
 
@@ -58,7 +56,7 @@ func (r *Repairer) SetSource(m Source) { r.source.Store(&m) }
 // HasSource reports whether SetSource was called.
 func (r *Repairer) HasSource() bool { return r.source.Load() != nil }
 
-// StandAlone records that no other node has a copy, so that corrupt messages are reported as lost.
+// StandAlone records that no other node has a copy.
 func (r *Repairer) StandAlone() { r.alone.Store(true) }
 
 // errNoCopy means that the other node is unavailable or does not exist.
@@ -70,8 +68,7 @@ func (r *Repairer) Repair(ctx context.Context, bad *CorruptError) error {
 	return r.repair(ctx, bad, false)
 }
 
-// repair implements Repair. It ignores repairInterval if immediate is set; this is for callers that do not retry
-// frequently.
+// repair implements Repair. It ignores repairInterval if immediate is set.
 func (r *Repairer) repair(ctx context.Context, bad *CorruptError, immediate bool) error {
 	r.Note(bad)
 	ctx, cancel := context.WithTimeout(ctx, repairWait)
@@ -349,8 +346,7 @@ func (st *extentState) merge(found *FoundMessages, missing []uint64) (gained int
 }
 
 // resolveSuspects determines the use of corrupt pages. It records corrupt messages for repair, and makes the next
-// checkpoint rewrite corrupt parts of the bitmap of used pages. All other pages are free or contain tree nodes; the
-// next read of a tree node reports its corruption.
+// checkpoint rewrite corrupt parts of the bitmap of used pages.
 func (r *Repairer) resolveSuspects() error {
 	suspects := r.suspectPages()
 	if len(suspects) == 0 {

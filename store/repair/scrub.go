@@ -20,10 +20,9 @@ import (
 )
 
 const (
-	// scrubBytes is the approximate number of bytes that a scrub reads under one pin. While a pin is held, freed pages
-	// are not reused.
+	// scrubBytes is the approximate number of bytes that a scrub reads under one pin.
 	scrubBytes = 1 << 20
-	// scrubCacheBytes limits the cached tree nodes. It is small so that the scrub reads the nodes from page.db.
+	// scrubCacheBytes limits the cached tree nodes.
 	scrubCacheBytes = 64 << 10
 )
 
@@ -34,9 +33,8 @@ type ScrubResult struct {
 }
 
 // Scrub reads every used page and the whole log, at bytesPerSecond or less (0: unlimited), and repairs corruption. It
-// does not bypass the operating system's page cache. Status, Damaged and Index report the remaining corruption. No
-// transaction waits for Scrub, and it does not retain freed pages for its whole duration. If Scrub returns an error,
-// the result covers the part that was read.
+// does not bypass the operating system's page cache. Status, Damaged and Index report the remaining corruption. If
+// Scrub returns an error, the result covers the part that was read.
 func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
 	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
 	if throttle.IsFullSpeed(ctx) {
@@ -108,8 +106,7 @@ func (r *Repairer) pageSize() int {
 	return r.pages.Acquire().File.PageSize()
 }
 
-// head checks the header and the meta slots. If one of them is corrupt, it writes two checkpoints, which overwrite
-// both slots.
+// head checks the header and the meta slots. If one of them is corrupt, it writes two checkpoints.
 func (sc *scrub) head(ctx context.Context) error {
 	r := sc.r
 	damage, err := r.readHead()
@@ -144,7 +141,7 @@ func (sc *scrub) found(damage error) {
 	sc.r.events(events.PageCorrupt{Err: damage})
 }
 
-// own checks the bitmap of used pages. If parts are corrupt, it writes a checkpoint, which rewrites them from memory.
+// own checks the bitmap of used pages. If parts are corrupt, it writes a checkpoint.
 func (sc *scrub) own(ctx context.Context) error {
 	file, pin, err := sc.r.pages.Pin()
 	if err != nil {
@@ -211,7 +208,7 @@ func (sc *scrub) readError(file *page.File, err error) error {
 
 // scrubTree reads a part of the tree, starting at a key, and the messages to which it refers, under one pin. next is
 // the key to continue from, or nil at the end. bad contains corrupt messages. Any other corruption is returned as an
-// error, since the store must then be replaced.
+// error.
 func (sc *scrub) scrubTree(
 	ctx context.Context, from []byte,
 ) (next []byte, pages uint64, bad []*CorruptError, err error) {
@@ -314,8 +311,7 @@ func (sc *scrub) log(ctx context.Context) error {
 }
 
 // dropDamagedLog discards the log up to a corrupt record if the record is applied. It first writes checkpoints until
-// two of them contain the record. After that, only a standby that lags far behind needs the record, and it receives a
-// snapshot instead.
+// two of them contain the record.
 func (r *Repairer) dropDamagedLog(ctx context.Context) error {
 	at := r.corruptLSN()
 	if at == 0 || r.engine.Applied().LSN < at {

@@ -18,8 +18,7 @@ import (
 
 const spaceEveryBytes = 8 << 20
 
-// copy writes the new file under its temporary name and makes it durable. Its memory use does not depend on the file
-// size.
+// copy writes the new file under its temporary name and makes it durable.
 func (rw *rewrite) copy(ctx context.Context, plan Plan) (page.Meta, error) {
 	old := rw.from.Meta()
 	var err error

@@ -21,9 +21,8 @@ import (
 // Errors of maintenance. See MaintenanceError and SpaceError.
 var (
 	ErrMaintenance = errors.New("page file maintenance is running")
-	// ErrCanceled means that a rewrite or a shrink was canceled before it replaced or truncated page.db. Possible
-	// causes are that its context ended, that the store was closed, or that a snapshot of the peer replaced the store.
-	// If the context ended, the returned error also matches the error of the context.
+	// ErrCanceled means that a rewrite or a shrink was canceled before it replaced or truncated page.db. If its context
+	// ended, the returned error also matches the error of the context.
 	ErrCanceled = errors.New("canceled; page.db is unchanged")
 	ErrNoSpace  = errors.New("not enough free space")
 )
@@ -83,16 +82,16 @@ type Engine interface {
 	// the liveness in that checkpoint.
 	Live() checkpoint.Liveness
 	SetPaused(paused bool)
-	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. During
-	// the swap, page.db is only read by operations with a pin. It returns ErrCanceled if old is no longer page.db, or if
-	// a batch of messages is not completely written to it. An error after rename has returned done is final.
+	// Swap calls rename, which replaces old with another page file with the same content, and reopens page.db. It
+	// returns ErrCanceled if old is no longer page.db, or if a batch of messages is not completely written to it. An
+	// error after rename has returned done is final.
 	Swap(old *page.File, rename func() (done bool, err error)) error
 	// Repair tries to repair all known corruption, and reports whether none remains.
 	Repair(ctx context.Context) bool
 	Pace(ctx context.Context, bytesPerSecond int64) *throttle.Pacer
 	// Governed is Pace without the configured percentage of time, for a rewrite.
 	Governed(bytesPerSecond int64) *throttle.Pacer
-	// MakeGaps writes two checkpoints, so that pages freed before can be reused.
+	// MakeGaps writes two checkpoints. Pages freed before can then be reused.
 	MakeGaps() error
 	// MoveExtents moves message extents to free space before them, starting with the last entry. It returns the number of
 	// bytes moved. more is false if no free space is left before them, or if nothing can be moved at present.

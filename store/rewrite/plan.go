@@ -23,8 +23,8 @@ type Plan struct {
 	// NeedBytes is the exact size of the new file. ReserveBytes is the space that must stay free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
-	// AvailableBytes is the free disk space. OldFileBytes is the size of the current page.db_old. A rewrite removes this
-	// file before it copies messages if it needs the space, otherwise before it replaces page.db.
+	// AvailableBytes is the free disk space. OldFileBytes is the size of the current page.db_old, which a rewrite
+	// removes.
 	AvailableBytes uint64 `json:"available_bytes"`
 	OldFileBytes   uint64 `json:"old_file_bytes"`
 	// Messages is the number of messages to copy. DeadMessages is the number of messages to omit.
@@ -46,9 +46,8 @@ func (p *Plan) Err() error {
 }
 
 // PlanRewrite writes a checkpoint and computes the space that Rewrite needs. It uses only the options PageSize,
-// ReserveBytes and Progress. No transaction waits for PlanRewrite. It returns index.ErrDataLoss if a message that it
-// must read is corrupt, and page.ErrCorrupt if the tree is corrupt. It does not check the available space: see
-// Plan.Err.
+// ReserveBytes and Progress. It returns index.ErrDataLoss if a message that it must read is corrupt, and
+// page.ErrCorrupt if the tree is corrupt. It does not check the available space: see Plan.Err.
 func (m *Maintenance) PlanRewrite(ctx context.Context, o Options) (plan Plan, err error) {
 	if o.ReserveBytes == 0 {
 		o.ReserveBytes = m.o.ReserveBytes

@@ -28,9 +28,8 @@ import (
 //	         page.db_new  page.db_old page.db_new is complete and durable: it becomes page.db
 //	page.db               page.db_old the rewrite is complete
 //
-// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before page.db_new
-// is renamed. Both files have the same content at the same position, which the log continues, so either can be used
-// without data loss.
+// page.db_new is synced, and its name is durable, before page.db is renamed. That rename is durable before
+// page.db_new is renamed. Both files have the same content at the same position.
 
 // Options configures a rewrite.
 type Options struct {
@@ -68,17 +67,15 @@ type Result struct {
 // messages that at least one subscription needs, packed tightly. The previous file is kept as page.db_old until
 // DropOld, the next rewrite or the installation of a snapshot. Content, digest and sequence numbers do not change.
 //
-// Append and Sync continue at full speed. Apply blocks, and Read uses the state before the pause. Rewrite is
-// therefore intended for a node that serves no clients: a standby, or a node that is starting.
+// Append and Sync continue at full speed. Apply blocks, and Read uses the state before the pause.
 //
-// If a message cannot be read, Rewrite tries to repair all known corruption from the other node. If that succeeds, it
-// starts again, once.
+// If a message cannot be read, Rewrite tries to repair all known corruption. If that succeeds, it starts again, once.
 //
 // Rewrite returns a MaintenanceError if another operation is running, and index.ErrDataLoss if a message cannot be
 // read. If the new file does not fit, Rewrite returns a SpaceError before it copies anything. It also returns a
 // SpaceError if less than half of the reserve is free during the copy. When ctx ends before the renames begin, it
-// immediately returns ErrCanceled, and Apply resumes; page.db_new is removed in the background. After any error except
-// store.ErrFailed, page.db is unchanged. After store.ErrFailed, the next Open uses the old or the new file.
+// immediately returns ErrCanceled, and Apply resumes. After any error except store.ErrFailed, page.db is unchanged.
+// After store.ErrFailed, the next Open uses the old or the new file.
 func (m *Maintenance) Rewrite(ctx context.Context, o Options) (Result, error) {
 	result, err := m.rewriteOnce(ctx, o)
 	if errors.Is(err, index.ErrDataLoss) && m.e.Repair(ctx) {
@@ -183,7 +180,7 @@ func (rw *rewrite) commitPoint() bool {
 	return rw.committed
 }
 
-// pause pauses Apply, because the new file would not contain later changes.
+// pause pauses Apply.
 func (rw *rewrite) pause(ctx context.Context) error {
 	rw.mu.Lock()
 	defer rw.mu.Unlock()
@@ -284,8 +281,8 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan computes the plan of the rewrite. If the rewrite needs the space of page.db_old, plan removes that file, which
-// the rewrite would replace anyway. It returns a SpaceError if there is no space for the new file.
+// plan computes the plan of the rewrite. If the rewrite needs the space of page.db_old, plan removes that file. It
+// returns a SpaceError if there is no space for the new file.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
@@ -307,8 +304,7 @@ func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	return plan, err
 }
 
-// removePreviousOld removes the page.db_old of an earlier rewrite gradually. The rename would remove it in one step and
-// block all other work on page.db.
+// removePreviousOld removes the page.db_old of an earlier rewrite gradually.
 func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -320,8 +316,8 @@ func (rw *rewrite) removePreviousOld(ctx context.Context) error {
 	return nil
 }
 
-// verify loads the state from the new file, as a restarted node would. It compares the digest, the number of messages
-// and the applied LSN with those of the current state.
+// verify loads the state from the new file. It compares the digest, the number of messages and the applied LSN with
+// those of the current state.
 func (rw *rewrite) verify(ctx context.Context, meta page.Meta) error {
 	if err := ctx.Err(); err != nil {
 		return err

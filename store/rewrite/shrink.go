@@ -45,13 +45,12 @@ type ShrinkResult struct {
 	FileBytesBefore uint64 `json:"file_bytes_before"`
 	FileBytesAfter  uint64 `json:"file_bytes_after"`
 	MovedBytes      uint64 `json:"moved_bytes"`
-	// Held reports whether a reader, such as a snapshot or a scan, may still hold freed pages, so that a later shrink
-	// may free more.
+	// Held reports whether a reader, such as a snapshot or a scan, may still hold freed pages. A later shrink may then
+	// free more.
 	Held bool `json:"held"`
 }
 
-// PlanShrink writes a checkpoint and computes the number of bytes that Shrink would free. It reads the message
-// index, and no transaction waits for it.
+// PlanShrink writes a checkpoint and computes the number of bytes that Shrink would free.
 func (m *Maintenance) PlanShrink(ctx context.Context, o ShrinkOptions) (plan ShrinkPlan, err error) {
 	err = m.e.Read(ctx, func(c *checkpoint.Checkpoint) error {
 		tail, err := findTail(ctx, c, o)
@@ -77,9 +76,8 @@ func bytesUpTo(pages uint64, pageSize int) uint64 {
 	return uint64(page.OffsetOf(page.No(pages)+1, pageSize))
 }
 
-// Shrink returns the free end of page.db to the filesystem. No transaction waits for it. Shrink first moves the
-// content at the end (the tree, the bitmap of used pages, a bounded number of messages) into gaps before it. A
-// compact (Rewrite) removes all gaps in the file.
+// Shrink returns the free end of page.db to the filesystem. It first moves the content at the end (the tree, the
+// bitmap of used pages, a bounded number of messages) into gaps before it.
 //
 // It returns a MaintenanceError while another operation is running, and ErrCanceled if ctx ends; the size of page.db
 // is then unchanged.

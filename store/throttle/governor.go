@@ -31,22 +31,17 @@ const (
 	// applies.
 	tolerated    = 150
 	minTolerated = 200 * time.Microsecond
-	// fullFraction is the whole time, in thousandths. A Governor permits at least minFraction, so that work makes
-	// progress.
+	// fullFraction is the whole time, in thousandths. A Governor permits at least minFraction.
 	fullFraction = 1000
 	minFraction  = 50
 	// unknownFraction is the fraction for work on a node that has just started and may not have received a commit time.
 	unknownFraction = 125
 )
 
-// Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there are
-// no commits. Otherwise it starts with a twentieth of the time. The fraction rises while the work does not slow down
-// commits, and is reduced when it does. The commit latency is measured by this node while it is active, or reported by
-// the active.
-//
-// The baseline is the latency without work on this node. It can change during the work, so it is also adjusted while
-// work has the smallest fraction, and when the latency falls below it. All methods are safe for concurrent use. A nil
-// Governor does not limit work.
+// Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there
+// are no commits. Otherwise it starts with a twentieth of the time. The fraction rises while the work does not slow
+// down commits, and is reduced when it does. All methods are safe for concurrent use. A nil Governor does not limit
+// work.
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
@@ -129,9 +124,8 @@ func (g *Governor) Committed(d time.Duration) {
 	}
 }
 
-// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window of
-// this node has ended since the last call. The active must call it often, so that the Governor can measure the
-// baseline.
+// CommitTime returns the 90th percentile of this node's commit latency in the last window, or 0 if no window of this
+// node has ended since the last call. The active must call it often.
 func (g *Governor) CommitTime() time.Duration {
 	if g == nil {
 		return 0
@@ -283,7 +277,7 @@ func (g *Governor) fractionAt(now time.Time) int {
 	return g.fraction
 }
 
-// recordPause records the end of a pause, so that the work does not restart with the smallest fraction.
+// recordPause records the end of a pause.
 func (g *Governor) recordPause(until time.Time) {
 	if g == nil {
 		return

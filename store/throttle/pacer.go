@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package throttle limits background work to a fraction of the time and to a number of bytes per second, so that the
-// work does not slow down clients. A Governor adapts the fraction for all work of a node to the commit latency, up to
-// the configured limit.
+// Package throttle limits background work to a fraction of the time and to a number of bytes per second. A Governor
+// adapts the fraction for all work of a node to the commit latency, up to the configured limit.
 package throttle
 
 import (
@@ -15,8 +14,7 @@ import (
 )
 
 const (
-	// slice is the time for which work runs before it pauses. It is short, since other work may wait for the CPU or the
-	// disk.
+	// slice is the time for which work runs before it pauses.
 	slice = 2 * time.Millisecond
 	// longest is the maximum pause, even after a slow disk operation of several seconds.
 	longest = time.Second
@@ -102,8 +100,8 @@ func (p *Pacer) Did(ctx context.Context, bytes int) error {
 	return nil
 }
 
-// Unhindered reports whether the work currently gets the whole time, so that it may use larger steps. It ignores the
-// limit on bytes per second. The Governor counts the call as work.
+// Unhindered reports whether the work currently gets the whole time. It ignores the limit on bytes per second. The
+// Governor counts the call as work.
 func (p *Pacer) Unhindered() bool {
 	if p == nil {
 		return true

@@ -21,8 +21,8 @@ type NodeWriter interface {
 	WriteNode(payloadBytes int, appendTo func(dst []byte) []byte) (page.Extent, error)
 }
 
-// Bulk builds a tree from entries in ascending order. Nodes are filled completely and written immediately, so only one
-// node per level is in memory. A Bulk is not safe for concurrent use.
+// Bulk builds a tree from entries in ascending order. One node per level is in memory. A Bulk is not safe for
+// concurrent use.
 type Bulk struct {
 	w         NodeWriter
 	nodeBytes int

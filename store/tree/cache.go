@@ -9,7 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 )
 
-// nodeKey identifies the content of a node permanently, since a page is not reused within one checkpoint.
+// nodeKey identifies the content of a node permanently.
 type nodeKey struct {
 	first page.No
 	born  uint64

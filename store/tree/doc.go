@@ -12,11 +12,10 @@
 //
 // # Nodes
 //
-// A node is one extent (store/page) of about Options.NodeBytes. A leaf with a longer value is a longer extent. Keys in
-// a node are stored without their common prefix. A node that was filled in ascending order, at the end of the tree or
-// elsewhere, is split so that its first part stays full. Other nodes are split in the middle. Small nodes are merged
-// with a neighbor, so a queue that is consumed from the front does not leave small nodes. A range is deleted without
-// reading the leaves that are entirely inside it.
+// A node is one extent (store/page) of about Options.NodeBytes. A leaf with a longer value is a longer extent. Keys
+// in a node are stored without their common prefix. A node that was filled in ascending order is split so that its
+// first part stays full. Other nodes are split in the middle. Small nodes are merged with a neighbor. A range is
+// deleted without reading the leaves that are entirely inside it.
 //
 // # Memory
 //

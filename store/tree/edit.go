@@ -24,8 +24,7 @@ type Edit struct {
 	slab     []byte        // unused rest of the current slab for keys and values
 }
 
-// slabBytes is the allocation size for keys and values. Large allocations reduce the number of objects for the garbage
-// collector. Flush copies the entries of a node, so that a slab is not retained for a single key.
+// slabBytes is the allocation size for keys and values.
 const slabBytes = 8 << 10
 
 func (e *Edit) room(n int) []byte {
@@ -91,8 +90,7 @@ func (e *Edit) begin() error {
 	return nil
 }
 
-// spill writes all dirty nodes to pages, as Flush does, to limit the memory of a large edit. If the edit changes such a
-// node again, the node is written again. Discard frees the pages.
+// spill writes all dirty nodes to pages, as Flush does. Discard frees the pages.
 func (e *Edit) spill() error {
 	f := flush{t: e.t, index: make(map[*node]int)}
 	root, err := f.flush(e.root)
@@ -234,8 +232,8 @@ func (e *Edit) split(n *node, pos int) []*node {
 }
 
 // splitPoint returns the position of the first entry of the second part. If the new entry is the last one, or
-// directly follows the previously inserted entry, the entries are probably inserted in ascending order. The first
-// part then stays full. Otherwise, the parts have about equal size.
+// directly follows the previously inserted entry, the first part stays full. Otherwise, the parts have about equal
+// size.
 func (n *node) splitPoint(pos int) int {
 	least := 1
 	if n.level > 0 {
@@ -386,8 +384,7 @@ func (e *Edit) drop(k childRef, level int) error {
 }
 
 // rebalance removes child i of n if it is empty, or merges it with a neighbor if it is small and merge permits it. It
-// does nothing unless the edit owns child i. Merging only saves space: if the neighbor cannot be read, rebalance
-// changes nothing.
+// does nothing unless the edit owns child i.
 func (e *Edit) rebalance(n *node, i int) {
 	if i >= len(n.children) || n.children[i].n == nil || n.children[i].n.owner != e.id {
 		return

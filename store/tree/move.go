@@ -35,8 +35,7 @@ func (m *mover) take(k childRef) bool {
 	return true
 }
 
-// move marks the nodes at or below k that must be moved, and reports whether k changed. It reads only leaves that must
-// be moved.
+// move marks the nodes at or below k that must be moved, and reports whether k changed.
 func (m *mover) move(k *childRef, level int) (bool, error) {
 	if level == 0 {
 		if !m.take(*k) {

@@ -79,7 +79,7 @@ func (n *node) memory() int64 {
 	return int64(n.raw + (cap(n.keys)+cap(n.vals))*24 + cap(n.children)*32 + 160)
 }
 
-// pack copies the keys and values into one buffer, since edited entries are spread over many slabs.
+// pack copies the keys and values into one buffer.
 func (n *node) pack() {
 	size := 0
 	for i, key := range n.keys {

@@ -141,7 +141,7 @@ func (it *Iterator) Next() bool {
 }
 
 // SeekFloor restarts the iterator at the entry with the greatest key <= from, or at the first entry if no such entry
-// exists. The argument to is as in Scan. A seek within the current leaf does not descend from the root.
+// exists. The argument to is as in Scan.
 func (it *Iterator) SeekFloor(from, to []byte) {
 	it.from, it.to, it.floor, it.begun, it.ended = from, to, true, false, false
 }

@@ -78,8 +78,7 @@ func Age(d time.Duration) string {
 	return strconv.FormatInt(int64(d/time.Second), 10) + "s"
 }
 
-// ExpandDays converts the days of a duration to hours: "7d12h" becomes "168h12h". Other text is returned unchanged, so
-// that time.ParseDuration rejects it if invalid.
+// ExpandDays converts the days of a duration to hours: "7d12h" becomes "168h12h". Other text is returned unchanged.
 func ExpandDays(text string) string {
 	return regexp.MustCompile(`[0-9]*\.?[0-9]+d`).ReplaceAllStringFunc(text, func(s string) string {
 		n, err := strconv.ParseFloat(strings.TrimSuffix(s, "d"), 64)

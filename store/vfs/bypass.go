@@ -20,8 +20,7 @@ const (
 )
 
 const (
-	// bypassBytes is the minimum size of a write that can use direct I/O. The disk takes about 100 µs for a direct write
-	// of any size, which is too slow for small writes.
+	// bypassBytes is the minimum size of a write that can use direct I/O.
 	bypassBytes = 128 << 10
 	// bounceBytes is the size of the aligned buffer for unaligned data.
 	bounceBytes = 1 << 20
@@ -31,12 +30,8 @@ const (
 
 // Bypass writes to files, and can use direct I/O for large writes. It must be used by one writer at a time.
 //
-// The page cache is useless for data that is not read back soon. It also costs CPU time: for each write, a cache page
-// must be found, filled by a copy, and written to the disk later. If the host of a virtual machine reclaims idle
-// memory, finding a page can take twenty times as long as the copy.
-//
-// During a direct write, no other goroutine may write to the file through the page cache. If both writes change the
-// same page, the system cannot determine the valid content, and the next Sync fails.
+// During a direct write, no other goroutine may write to the file through the page cache: if both writes change the
+// same page, the next Sync fails.
 type Bypass struct {
 	use            atomic.Int32
 	cached, direct cost
@@ -80,8 +75,8 @@ func (b *Bypass) Write(f File, offset int64, bufs ...[]byte) (int, error) {
 	return n, err
 }
 
-// isDirect reports whether to use direct I/O. It selects the path that was faster recently, unless the other path is
-// not measured yet or must be measured again.
+// isDirect reports whether to use direct I/O. It selects the path that was faster recently, unless the other path
+// must be measured.
 func (b *Bypass) isDirect(now time.Time) bool {
 	if b.direct == 0 || b.cached == 0 {
 		return b.direct == 0

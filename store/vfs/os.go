@@ -89,9 +89,8 @@ func (osFS) Usage(dir string) (Usage, error) {
 	}, nil
 }
 
-// osFile is an open file of the operating system. Operations without an os.File method use the descriptor directly.
-// mu prevents Close from freeing the descriptor during such an operation, since another file could reuse its
-// number.
+// osFile is an open file of the operating system. mu prevents Close from freeing the descriptor during an operation
+// that uses the descriptor directly.
 type osFile struct {
 	f  *os.File
 	mu sync.RWMutex // held for reading while the descriptor is used directly

@@ -25,8 +25,7 @@ func (f *osFile) Sync() error {
 	return nil
 }
 
-// SyncRange uses sync_file_range, which writes allocated blocks but no filesystem metadata. The journal commit of a
-// later SyncDir flushes the disk's cache.
+// SyncRange uses sync_file_range, which writes allocated blocks but no filesystem metadata.
 func (f *osFile) SyncRange(offset, length int64) error {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -81,7 +80,7 @@ func (f *osFile) Allocate(offset, length int64) error {
 	return err
 }
 
-// WriteBehind uses sync_file_range without waiting, so that it does not consume an error that Sync must return.
+// WriteBehind uses sync_file_range without waiting.
 func (f *osFile) WriteBehind(offset, length int64) {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -164,7 +163,7 @@ func (f *osFile) reopen(r *reopened, flag int) *os.File {
 		if err != nil {
 			return
 		}
-		// Open the file by its descriptor, since it may have been renamed or removed.
+		// The file may have been renamed or removed.
 		r.file, _ = os.OpenFile(fmt.Sprintf("/proc/self/fd/%d", fd), flag, 0)
 		if r.file != nil && flag == os.O_RDONLY {
 			_ = unix.Fadvise(int(r.file.Fd()), 0, 0, unix.FADV_RANDOM)

@@ -11,8 +11,7 @@ import (
 	"runtime"
 )
 
-// OS returns a filesystem that rejects all operations, because the durability guarantees of FS are implemented only for
-// Unix. The client and the commands for remote nodes do not need a filesystem.
+// OS returns a filesystem that rejects all operations.
 func OS() FS { return noFS{} }
 
 type noFS struct{}

@@ -10,15 +10,13 @@ import (
 )
 
 const (
-	// removeStepBytes is the number of bytes freed in one step. removePause is the pause after each step, in which the
-	// filesystem can serve other users.
+	// removeStepBytes is the number of bytes freed in one step. removePause is the pause after each step.
 	removeStepBytes = 32 << 20
 	removePause     = 5 * time.Millisecond
 )
 
-// RemoveLarge truncates a large file in steps before it removes it. Freeing all of its space in one step takes the
-// filesystem hundreds of milliseconds per gigabyte, longer with discard, and blocks the syncs of other files. After an
-// error or a crash, the file may still exist with a smaller size.
+// RemoveLarge truncates a large file in steps before it removes it. After an error or a crash, the file may still
+// exist with a smaller size.
 func RemoveLarge(fsys FS, name string) error {
 	info, err := fsys.Stat(name)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package vfs defines the interface FS, through which the store accesses all files, and implements it with the
-// operating system's filesystem (OS). Filesystems for tests are in test/vfs.
+// operating system's filesystem (OS).
 //
 // FS has the durability guarantees of POSIX. File.Sync makes the content and the size of a file durable, but not its
 // name. FS.SyncDir makes the names in one directory durable, but not the content of the files. A file that was
@@ -59,12 +59,12 @@ type File interface {
 	// of bytes written, and an error if not all bytes were written. It does not retain bufs or the buffers.
 	WriteVec(offset int64, bufs ...[]byte) (int, error)
 	// Sync makes the file's content durable before it returns nil, with the metadata needed to read it (size and
-	// extents). After an error, the state of all writes since the last successful Sync is unknown. A retry does not
-	// help: the system may have dropped the data and cleared the error (INV-7).
+	// extents). After an error, the state of all writes since the last successful Sync is unknown, and a retry does not
+	// help (INV-7).
 	Sync() error
-	// SyncRange writes the range to the disk. If Sync has covered the range before, so that its disk blocks are
-	// allocated, the range is durable after the next SyncDir of the file's directory. On systems without support,
-	// SyncRange calls Sync. An error has the same meaning as an error of Sync.
+	// SyncRange writes the range to the disk. If Sync has covered the range before, the range is durable after the next
+	// SyncDir of the file's directory. On systems without support, SyncRange calls Sync. An error has the same meaning
+	// as an error of Sync.
 	SyncRange(offset, length int64) error
 	// Truncate sets the size. Added bytes read as zeros.
 	Truncate(sizeBytes int64) error
@@ -76,10 +76,9 @@ type File interface {
 	Name() string
 }
 
-// Cached is implemented by a File that can control its use of the page cache, which affects only performance.
+// Cached is implemented by a File that can control its use of the page cache.
 type Cached interface {
-	// WriteBehind starts writeback of the range. It waits only for space in the disk's queue. The data is durable after
-	// the next Sync, which then has less to write.
+	// WriteBehind starts writeback of the range. The data is durable after the next Sync.
 	WriteBehind(offset, length int64)
 	// DropCache evicts the range from the page cache, except for dirty data.
 	DropCache(offset, length int64)
@@ -96,8 +95,7 @@ type Cached interface {
 	WriteUncached(p []byte, offset int64) (int, error)
 }
 
-// UncachedAlign is the alignment that ReadUncached and WriteUncached require: a multiple of the usual block sizes of
-// disks.
+// UncachedAlign is the alignment that ReadUncached and WriteUncached require.
 const UncachedAlign = 4096
 
 // AlignedBlock allocates memory for ReadUncached and WriteUncached.

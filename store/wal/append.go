@@ -15,12 +15,11 @@ import (
 )
 
 // Append writes frames as one block. The frames must follow End, and the last one must have the position end. The
-// caller must have verified the frames, since Append reads only their headers. They are durable after the next Sync,
+// caller must have verified the frames: Append reads only their headers. They are durable after the next Sync,
 // according to the sync mode.
 //
 // ErrNotContiguous, ErrTooLarge and ErrNoSpace leave the log unchanged. Any other error is final (ErrFailed,
-// ErrClosed). Only one goroutine may call Append. Append retains no reference to frames. It allocates memory only for a
-// new segment, and as the indexes in memory grow.
+// ErrClosed). Only one goroutine may call Append. Append retains no reference to frames.
 func (l *Log) Append(frames []byte, end lsn.Position) error {
 	l.writeMu.Lock()
 	defer l.writeMu.Unlock()
@@ -58,8 +57,8 @@ func (l *Log) Append(frames []byte, end lsn.Position) error {
 func (l *Log) room(frameBytes int64) (*segment, error) {
 	l.mu.RLock()
 	seg := l.segs[len(l.segs)-1]
-	// A seal must always fit after the block. A block larger than a segment gets its own segment, which grows. (A segment
-	// without records stays current: the next one would have the same name.)
+	// A seal must always fit after the block. A block larger than a segment gets its own segment. (A segment without
+	// records stays current: the next one would have the same name.)
 	fits := seg.end+blockHeaderBytes+frameBytes+blockHeaderBytes <= seg.sizeBytes && seg.first > l.discarded ||
 		seg.empty()
 	l.mu.RUnlock()
@@ -96,7 +95,7 @@ func (l *Log) roll() (*segment, error) {
 	l.segs = append(l.segs, seg)
 	l.dirty, l.dirtyDir = append(l.dirty, seg), true
 	if l.o.Sync != SyncAlways {
-		wake(l.wakeHeaders) // the next Sync may be much later
+		wake(l.wakeHeaders)
 	}
 	return seg, nil
 }
@@ -166,8 +165,7 @@ func (l *Log) Committed() uint64 {
 }
 
 // wantsSeal reports whether a new durable LSN or commit LSN is not yet in a block header. It returns false while
-// records are unsynced, with one exception. In mode SyncOff, a commit LSN does not wait for a sync, because it must
-// survive a crash of the process.
+// records are unsynced, except for a commit LSN in mode SyncOff.
 func (l *Log) wantsSeal() bool {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -242,7 +240,7 @@ func (l *Log) syncDirty() error {
 }
 
 // syncHeaders makes the headers and names of all segments durable. A segment can only be removed after its
-// successor's header is durable, and with SyncOff no other call syncs the header.
+// successor's header is durable.
 func (l *Log) syncHeaders() error {
 	l.syncMu.Lock()
 	defer l.syncMu.Unlock()
@@ -262,7 +260,7 @@ func (l *Log) syncHeaders() error {
 		return nil
 	}
 	for _, seg := range segs {
-		sync := seg.file.Sync // SyncRange requires allocated blocks, and a new file has no old content to write
+		sync := seg.file.Sync // SyncRange requires allocated blocks
 		if seg.reused {
 			sync = func() error { return seg.file.SyncRange(0, segmentDataStart) }
 		}

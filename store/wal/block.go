@@ -21,14 +21,12 @@ import (
 // Bit 0 of flags marks a seal. The other bits contain first LSN - commit LSN. These bits are 0 if no record was known
 // to be committed, or if the difference does not fit. The commit LSN is the LSN of the last record known to be
 // committed when the block was written (INV-13). It is less than the first LSN. Releases before INV-13 wrote 0 and
-// ignore these bits. The segment version and size therefore did not change, and a pair can be downgraded to such a
-// release.
+// ignore these bits.
 //
-// durable LSN is the LSN of the last record known to be durable when the block was written. Recovery uses it to
-// distinguish a corrupt middle from a torn tail. crc is the CRC32C of bytes 8 to 31. Its initial value is derived from
-// the log id, the first LSN of the segment and the offset of the block in the file. Block headers left from an earlier
-// use of the segment file, or contained in a segment that was published as a message, are therefore invalid. A block
-// without frames is a seal.
+// durable LSN is the LSN of the last record known to be durable when the block was written. crc is the CRC32C of
+// bytes 8 to 31. Its initial value is derived from the log id, the first LSN of the segment and the offset of the
+// block in the file: block headers left from an earlier use of the segment file are invalid. A block without frames
+// is a seal.
 const (
 	blockMagic       = 0x4b424c6c // "lLBK"
 	blockHeaderBytes = 32
@@ -83,7 +81,7 @@ func (h blockHeader) encode(scratch []byte, seed uint32, offset int64) {
 }
 
 func blockChecksum(b []byte, seed uint32, offset int64) uint32 {
-	// Different initial values never result in the same checksum for the same bytes, so the offset needs no mixing.
+	// Different initial values never result in the same checksum for the same bytes.
 	crc := seed ^ uint32(offset) ^ uint32(offset>>32)*0x9e3779b1
 	return checksum(crc, b[8:blockHeaderBytes])
 }

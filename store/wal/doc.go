@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package wal implements the write-ahead log, which makes transactions durable and is replicated between the nodes of a
-// pair.
+// Package wal implements the write-ahead log.
 //
 // The log is a chain of frames, one for each record. A frame's checksum covers the checksum of the previous frame.
-// The checksum of the last frame thus covers the whole history, and (term, LSN, checksum), an lsn.Position,
-// identifies a record permanently. Frames are sent to the standby unchanged.
+// Term, LSN and checksum, an lsn.Position, identify a record.
 //
 // One Append writes one block to preallocated space: a small header and the frames, verbatim. Sync makes the block
-// durable with one fdatasync. This fdatasync usually writes no metadata, because segments are prepared (filled with
-// zeros, or recycled) in the background before they are needed.
+// durable with one fdatasync. Segments are prepared (filled with zeros, or recycled) in the background.
 //
 // # Recovery
 //
@@ -19,8 +16,7 @@
 // one of these LSNs covers a record that was not read, the log is corrupt and Open fails with a *CorruptError. To cover
 // the last records of a busy period, an empty block (a seal) is written when the log becomes idle, and on Close.
 //
-// Each block header also contains the LSN up to which the log was known to be committed when it was written. A
-// restarted node can therefore determine which records it must never truncate, before it connects to its peer (INV-13,
+// Each block header also contains the LSN up to which the log was known to be committed when it was written (INV-13,
 // Log.Committed).
 //
 // # Goroutines and locks
@@ -32,6 +28,5 @@
 // The lock order is: trimMu, writeMu, syncMu, mu. Only Close accesses files under mu.
 //
 // A failed write or fdatasync leaves the log in an unknown state and is never retried. The Log then rejects appends,
-// syncs and truncations with ErrFailed, and can only be read and closed. The next Open determines which records are on
-// the disk (INV-7).
+// syncs and truncations with ErrFailed, and can only be read and closed (INV-7).
 package wal

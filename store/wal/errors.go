@@ -9,7 +9,7 @@ import (
 
 // Errors of opening a log.
 var (
-	// ErrCorrupt means that durable data cannot be read back. A Reader also returns it. See CorruptError.
+	// ErrCorrupt means that durable data cannot be read back. See CorruptError.
 	ErrCorrupt      = errors.New("log is corrupt")
 	ErrNewerVersion = errors.New("log was written by a newer version of lockstep")
 	ErrOtherLog     = errors.New("log segment belongs to another store")
@@ -32,7 +32,7 @@ var (
 	ErrTrimmed = errors.New("log no longer contains the position")
 	// ErrNotInLog means that a position is beyond the end, or belongs to another history.
 	ErrNotInLog = errors.New("position is not in the log")
-	// ErrTruncated means that the log was truncated or reset after the Reader was created. A new Reader is needed.
+	// ErrTruncated means that the log was truncated or reset after the Reader was created.
 	ErrTruncated = errors.New("log was truncated during the read")
 )
 

@@ -104,8 +104,7 @@ func EndFrame(buf []byte, start int, prev lsn.Position, term uint64, kind Kind) 
 	return buf, pos
 }
 
-// EndFrameWith is EndFrame for a payload with a known CRC32C, computed before the payload was copied. The next
-// verification of the frame detects later changes of the payload.
+// EndFrameWith is EndFrame for a payload with a known CRC32C, computed before the payload was copied.
 func EndFrameWith(
 	buf []byte, start int, prev lsn.Position, term uint64, kind Kind, payloadChecksum uint32,
 ) ([]byte, lsn.Position) {
@@ -130,9 +129,9 @@ func endHeader(buf []byte, start int, prev lsn.Position, term uint64, kind Kind)
 	return buf, pos
 }
 
-// DecodeFrame decodes and verifies the first frame in b. The frame must follow prev: its LSN is the next one, its term
-// is the same or higher, and it contains the checksum of prev. rest is b after the frame. DecodeFrame allocates nothing
-// unless it fails. The error matches ErrShortFrame, ErrBadFrame or ErrChain.
+// DecodeFrame decodes and verifies the first frame in b. The frame must follow prev: its LSN is the next one, its
+// term is the same or higher, and it contains the checksum of prev. rest is b after the frame. The error matches
+// ErrShortFrame, ErrBadFrame or ErrChain.
 func DecodeFrame(b []byte, prev lsn.Position) (f Frame, rest []byte, err error) {
 	h, size, err := completeFrame(b)
 	if err != nil {
@@ -215,8 +214,7 @@ func headChecksum(b []byte) uint32 {
 	return checksum(checksum(0, b[:frameCRC]), b[framePrevCRC:FrameHeaderBytes])
 }
 
-// PayloadChecksum returns the CRC32C of the payload of the first frame in b, which must be complete and valid. It is
-// derived from the frame's checksum without reading the payload.
+// PayloadChecksum returns the CRC32C of the payload of the first frame in b, which must be complete and valid.
 func PayloadChecksum(b []byte) uint32 {
 	whole, length := binary.LittleEndian.Uint32(b[frameCRC:]), binary.LittleEndian.Uint32(b[frameLength:])
 	return crc.Suffix(whole, headChecksum(b), int(length))

@@ -71,7 +71,7 @@ type Log struct {
 	keeping     atomic.Bool
 	wakeTrim    chan struct{}
 	lowSpace    atomic.Bool   // see SetLowSpace
-	wakeHeaders chan struct{} // signals a new segment, since the next Sync may be much later
+	wakeHeaders chan struct{} // signals a new segment
 	wakePrepare chan struct{}
 	workers     sync.WaitGroup
 }
@@ -264,8 +264,7 @@ func (l *Log) keeperInterval() time.Duration {
 	return l.o.SealAfter
 }
 
-// tick performs the due work of keep once, and reports whether more work will follow. After an error the log has
-// failed, which keep reports.
+// tick performs the due work of keep once, and reports whether more work will follow.
 func (l *Log) tick(idle bool) bool {
 	if l.failure.Load() != nil {
 		return false
@@ -283,7 +282,7 @@ func (l *Log) tick(idle bool) bool {
 	return false
 }
 
-// seal writes a seal and, except with SyncOff, syncs it. After an error the log has failed, which keep reports.
+// seal writes a seal and, except with SyncOff, syncs it.
 func (l *Log) seal() {
 	l.writeMu.Lock()
 	err := l.writeSeal()

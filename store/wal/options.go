@@ -66,23 +66,22 @@ type Options struct {
 	LogID [16]byte
 	// SegmentBytes is the size of a segment. A larger block gets its own segment.
 	SegmentBytes int64
-	// KeepBytes is the minimum size of the log that Release retains, so that a standby can catch up.
+	// KeepBytes is the minimum size of the log that Release retains, unless disk space is low (SetLowSpace) or records
+	// are discarded (Discard).
 	KeepBytes int64
 	// MaxFrameBytes is the maximum payload of a record.
 	MaxFrameBytes int
 	Sync          SyncMode
 	SyncInterval  time.Duration
 	// SealAfter is the idle time after which a seal is written; in mode SyncInterval, it is the sync interval instead.
-	// The time is checked periodically, so it can be exceeded by up to one interval. If SealAfter is negative, only
-	// Close and TruncateAfter write seals.
+	// It can be exceeded by up to one interval. If SealAfter is negative, only Close and TruncateAfter write seals.
 	SealAfter time.Duration
 	// Cache selects whether large blocks are written through the page cache.
 	Cache vfs.CacheUse
-	// Start is the position before the first record of a new log. Records up to Start are in a checkpoint, and thus
-	// committed.
+	// Start is the position before the first record of a new log. Records up to Start must be in a checkpoint.
 	Start lsn.Position
-	// VerifyFrom is the first record that Open must verify. Open can skip segments that contain only older records: these
-	// are in a checkpoint, and are verified when a standby reads them to catch up.
+	// VerifyFrom is the first record that Open must verify. Open can skip segments that contain only older records,
+	// which must be in a checkpoint.
 	VerifyFrom uint64
 	SlowSync   time.Duration // minimum duration of a sync that is reported as an event
 	// Events receives the events of the log; it may be nil. After events.LogFailed the log accepts no records (INV-7).

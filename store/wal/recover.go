@@ -88,8 +88,7 @@ func (l *Log) begin(start lsn.Position) error {
 	if err != nil {
 		return err
 	}
-	// The header of the first segment is durable before the file gets its name. A missing header of the oldest segment
-	// is therefore corruption.
+	// The header of the first segment is durable before the file gets its name.
 	seg, err := l.newSegment(spare, start)
 	if err == nil {
 		err = seg.file.Sync()
@@ -291,13 +290,11 @@ func (r *recovering) corruption(at int, proof uint64) *CorruptError {
 	return d
 }
 
-// truncateTorn removes a torn tail. If a crash interrupts it, the next Open finds a torn tail again, since no durable
-// LSN covers the removed records.
+// truncateTorn removes a torn tail. If a crash interrupts it, the next Open finds a torn tail again.
 func (r *recovering) truncateTorn(at int) error {
 	l, seg := r.l, r.segs[at]
 	for i := len(r.segs) - 1; i > at; i-- {
-		// Do not keep the file as a spare: a later segment may begin with the same LSN, and the old blocks would appear to
-		// belong to it.
+		// Do not keep the file as a spare: a later segment may begin with the same LSN.
 		if err := errors.Join(r.segs[i].file.Close(), l.o.FS.Remove(r.segs[i].path)); err != nil {
 			return fmt.Errorf("removing data after the end of the log: %w", err)
 		}
@@ -313,8 +310,7 @@ func (r *recovering) truncateTorn(at int) error {
 }
 
 // syncRecovered makes the records of all scanned segments durable. Except in mode SyncOff, it first rewrites records
-// that are not covered by a durable LSN. They may be only in the page cache, and after a failed fsync the system may
-// consider them synced.
+// that are not covered by a durable LSN: they may be only in the page cache.
 func (l *Log) syncRecovered(marked uint64) error {
 	for _, seg := range l.segs {
 		if !seg.indexed {

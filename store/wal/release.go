@@ -42,8 +42,7 @@ func (h *Hold) Release() {
 }
 
 // Release marks the records up to upTo as contained in a durable checkpoint. It removes or recycles the segments that
-// contain only such records, except for the last segment, Options.KeepBytes of log and held records. It may sync files
-// and the directory, but appends nothing.
+// contain only such records, except for the last segment, Options.KeepBytes of log and held records.
 func (l *Log) Release(upTo uint64) {
 	l.mu.Lock()
 	l.released = max(l.released, upTo)
@@ -65,9 +64,9 @@ func (l *Log) SetLowSpace(lowSpace bool) {
 	}
 }
 
-// Discard marks the records up to upTo for removal, because one of them is corrupt. Once released, their segments are
-// removed regardless of KeepBytes, and of holds that begin with one of these records. If they are in the current
-// segment, the next Append starts a new segment.
+// Discard marks the records up to upTo for removal. Once released, their segments are removed regardless of
+// KeepBytes, and of holds that begin with one of these records. If they are in the current segment, the next Append
+// starts a new segment.
 func (l *Log) Discard(upTo uint64) {
 	l.mu.Lock()
 	l.discarded = max(l.discarded, upTo)
@@ -145,8 +144,7 @@ func (l *Log) detachOldest() *segment {
 	return seg
 }
 
-// retire recycles or removes the file of a segment. It syncs the directory, so that segments disappear in order and a
-// crash never leaves a gap.
+// retire recycles or removes the file of a segment. It syncs the directory: segments must disappear in order.
 func (l *Log) retire(seg *segment) error {
 	var err error
 	if l.spares.wants(seg.sizeBytes) {

@@ -26,8 +26,8 @@ import (
 //	| 8 bytes  | u32     | u32   | 16     | u64       | u64        u64        u32   | u32  |
 //	+----------+---------+-------+--------+-----------+----------+----------+-------+------+
 //
-// crc is the CRC32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin
-// at 4096, so that a torn write of the first block cannot corrupt the header.
+// crc is the CRC32C of bytes 0 to 59. previous is the position of the last record before the segment. Blocks begin at
+// 4096.
 const (
 	segmentMagic       = "LSLOGSEG"
 	segmentVersion     = 1

@@ -14,15 +14,12 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// spares manages files that can become segments. Files prepared in the background have the full size. In mode
-// SyncAlways, they are filled with data, so that an fdatasync of a block writes no metadata. An old segment can become
-// a spare: its block headers are invalid in the new segment.
+// spares manages files that can become segments. Files prepared in the background have the full size.
 type spares struct {
 	fs        vfs.FS
 	dir       string
 	sizeBytes int64
-	// zeros is set if the files are filled with zeros and not only allocated. That doubles the amount written, and is only
-	// worthwhile if every commit waits for an fdatasync.
+	// zeros is set if the files are filled with zeros and not only allocated.
 	zeros bool
 
 	makeMu iolock.Mutex
@@ -43,14 +40,14 @@ const (
 	readySpares = 2
 	// firstSegmentBytes is the maximum size of a segment that is created while a commit waits for it.
 	firstSegmentBytes = 4 << 20
-	// zeroChunk and zeroSyncEvery limit the load on the disk, which delays commits.
+	// zeroChunk and zeroSyncEvery limit the load on the disk.
 	zeroChunk     = 1 << 20
 	zeroSyncEvery = 4 << 20
 )
 
 var errStopped = errors.New("stopped")
 
-// take returns a file for a segment. If none is ready, it creates a small one, since a commit waits for it.
+// take returns a file for a segment. If none is ready, it creates a small one.
 func (s *spares) take() (f spareFile, ready bool, err error) {
 	s.mu.Lock()
 	if n := len(s.ready); n > 0 {
@@ -126,8 +123,7 @@ func (s *spares) newPath() string {
 	return filepath.Join(s.dir, fmt.Sprintf("%020d", s.next))
 }
 
-// clear removes the spare files of an earlier process. A spare may be a segment that lost its name in a crash, with
-// LSNs that the log is about to reuse.
+// clear removes the spare files of an earlier process. They can contain LSNs that the log will use again.
 func (s *spares) clear(names []string) error {
 	for _, name := range names {
 		_, isSpare := parseName(name, spareSuffix)
@@ -166,8 +162,7 @@ func (s *spares) make(sizeBytes int64, stop <-chan struct{}) (spareFile, error) 
 	return spareFile{path: base + spareSuffix, file: f, sizeBytes: sizeBytes, written: s.zeros}, nil
 }
 
-// spaceError converts the error of a full disk to ErrNoSpace. A filesystem without a free inode returns the same
-// error.
+// spaceError converts the error of a full disk to ErrNoSpace.
 func (s *spares) spaceError(err error) error {
 	if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 		if usage, usageErr := s.fs.Usage(s.dir); usageErr == nil && usage.NoInodes {

@@ -15,10 +15,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
-// Truncating the log takes several steps. A crash between them would leave a log that looks corrupt: a gap, followed
-// by blocks with a durable LSN that covers the missing records. The intent is therefore first written to a separate
-// file, atomically. While the file exists, Open performs the truncation, again if necessary, before it reads anything
-// else. The file, little endian:
+// Truncating the log takes several steps. The intent is first written to a separate file, atomically. While the file
+// exists, Open performs the truncation, again if necessary, before it reads anything else. The file, little endian:
 //
 //	 0          8         12   16       32                   52      56         64           72         80
 //	+----------+---------+----+--------+--------------------+-------+----------+------------+----------+
@@ -33,9 +31,8 @@ import (
 //
 // op 1 truncates: later segments are removed, the range is zeroed, and a block that contains the end gets a header
 // with the shorter length. If seal is not 0, a seal follows the new end. It records that all remaining records are
-// durable, and that the records up to LSN (new end + 1 - seal) are committed. Otherwise that information would be
-// lost with the removed blocks (INV-13). (A release before INV-13 wrote 0, and omits the seal.) op 2 resets:
-// everything is removed and the log starts again after the new end.
+// durable, and that the records up to LSN (new end + 1 - seal) are committed (INV-13). op 2 resets: everything is
+// removed and the log starts again after the new end.
 const (
 	truncateFile    = "cut.intent"
 	truncateMagic   = "LSLOGCUT"
@@ -475,8 +472,8 @@ func (l *Log) copyTail(pos lsn.Position, through uint64, f vfs.File) (last lsn.P
 	return last, nil
 }
 
-// Reset durably removes all records and makes the log continue after start, for the installation of a snapshot. Open
-// readers get ErrTruncated, and existing holds no longer have an effect.
+// Reset durably removes all records and makes the log continue after start. Open readers get ErrTruncated, and
+// existing holds no longer have an effect.
 func (l *Log) Reset(start lsn.Position) error {
 	l.trimMu.Lock()
 	defer l.trimMu.Unlock()
