@@ -18,8 +18,4 @@
 //
 // server/config reads the configuration, server/peerclient calls the other node, server/forward sends calls to other
 // pairs of a fleet, server/objectstore reads and writes S3 buckets, and server/httpport implements the HTTP ports.
-//
-// For a publish, server/api/queue validates the request, resolves names to numbers and encodes a transaction.
-// Replication commits the transaction, the store applies it, and the response is created from the result.
-// server/delivery/dispatch implements Consume.
 package server

@@ -22,16 +22,14 @@ const (
 	// streamWindowBytes and connectionWindowBytes are the HTTP/2 flow control windows of clients.
 	streamWindowBytes     = 1 << 20
 	connectionWindowBytes = 4 << 20
-	// A client that does not respond to a ping within keepaliveTimeout is disconnected. Its messages are redelivered
-	// to other consumers.
+	// A client that does not respond to a ping within keepaliveTimeout is disconnected.
 	keepaliveTime    = 5 * time.Second
 	keepaliveTimeout = 5 * time.Second
-	// writeBufferBytes is large enough to write a batch of 15 KB messages with few system calls. Connections share
-	// the buffers, and an idle connection uses none.
+	// writeBufferBytes is the size of the write buffer, which connections share.
 	writeBufferBytes = 256 << 10
 	// maxStreams is the maximum number of open calls per connection. Further calls wait in the client.
 	maxStreams = 4096
-	// maxHeaderBytes is the maximum size of the metadata of a call. Most of it can be a token.
+	// maxHeaderBytes is the maximum size of the metadata of a call.
 	maxHeaderBytes = 64 << 10
 	keepaliveMin   = time.Second
 	// StopLimit is the maximum time for which Shutdown waits for open calls.
@@ -45,8 +43,8 @@ type Server struct {
 	grpc *grpc.Server
 }
 
-// New creates a gRPC server without services, for transactions of at most the given size. All calls pass through
-// the interceptor.
+// New creates a gRPC server without services, for transactions of at most the given size. Calls of registered
+// services pass through the interceptor.
 func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption) Server {
 	s := grpc.NewServer(slices.Concat(codec.MarkingServerOptions(), []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(transactionBytes + MessageSlackBytes),
@@ -59,7 +57,7 @@ func New(transactionBytes int, g *auth.Interceptor, options ...grpc.ServerOption
 	return Server{Registrar: Registrar{Services: s, Interceptor: g}, grpc: s}
 }
 
-// Limits returns the limits for in-process calls, which are the same as those of the server.
+// Limits returns the limits for in-process calls.
 func Limits(transactionBytes int) inprocgrpc.Limits {
 	return inprocgrpc.Limits{RequestBytes: transactionBytes + MessageSlackBytes, MetadataBytes: maxHeaderBytes}
 }

@@ -35,10 +35,8 @@ type Services interface {
 	GetServiceInfo() map[string]grpc.ServiceInfo
 }
 
-// Registrar registers services so that requests that cannot be decoded are answered with INVALID_ARGUMENT. If the
-// codec rejected such a request, gRPC would end the call with INTERNAL, which suggests a retry. Therefore the
-// server must use codec.MarkingServerOptions, which marks the request, and the registered handlers reject marked
-// requests. All services must be registered with a Registrar.
+// Registrar registers services so that requests that cannot be decoded are answered with INVALID_ARGUMENT. The server
+// must use codec.MarkingServerOptions. All services must be registered with a Registrar.
 type Registrar struct {
 	Services
 
@@ -105,8 +103,7 @@ func about(ctx context.Context) (client, tlsVersion string) {
 	return client, tlsVersion
 }
 
-// unary creates the handler of a unary method. The handler reuses the objects that each call needs, to avoid
-// allocations.
+// unary creates the handler of a unary method. The handler reuses the objects that each call needs.
 func (r Registrar) unary(m method, handle grpc.MethodHandler) grpc.MethodHandler {
 	requests := &sync.Pool{New: func() any {
 		c := &checkedRequest{}

@@ -11,8 +11,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// badgeAge is the time for which the counts of the badge are cached, because some pages are rendered four times
-// per second.
+// badgeAge is the time for which the counts of the badge are cached.
 const badgeAge = time.Second
 
 // alarmCounts contains the number of conditions by severity. A node that does not respond counts as critical.

@@ -44,8 +44,7 @@ type Options struct {
 	// Link connects to the services of this node.
 	Link *inprocgrpc.Link
 	// Other connects to the services of the node at an address. A call over this connection has only the rights of its
-	// token, or of the principal passed to Forward. A call with neither is anonymous. It is refused if the nodes require
-	// client certificates.
+	// token, or of the principal passed to Forward. A call with neither is anonymous.
 	Other func(address string) (grpc.ClientConnInterface, error)
 	// Forward returns the context for a call over Other on behalf of a principal that has authenticated with a
 	// certificate. It is nil if the other node does not accept forwarded calls.
@@ -53,14 +52,12 @@ type Options struct {
 	// Pairs connects a session to all pairs of the fleet. home is the connection of the session to the active node of this
 	// pair. Pairs is nil without a fleet.
 	Pairs func(home grpc.ClientConnInterface, caller func(context.Context) (Caller, error)) Fleet
-	// OtherStatus queries the status of the node at an address with the credentials of this node. It is used for
-	// sessions that may read the status of this node.
+	// OtherStatus queries the status of the node at an address with the credentials of this node.
 	OtherStatus func(ctx context.Context, address string) (*pb.GetStatusResponse, error)
 	// Anonymous permits access without sign-in while there are no access rules. It must be false if anonymous
 	// clients of the node do not have this access.
 	Anonymous bool
-	// SignInWait returns the number of seconds that an address must wait before it may try to sign in again. It
-	// returns 0 if the address may try immediately.
+	// SignInWait returns the number of seconds that an address must wait before it may try to sign in again, or 0.
 	SignInWait func(from net.Addr) (seconds float64)
 	Logger     *zap.Logger
 	Now        func() time.Time // default is time.Now

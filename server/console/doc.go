@@ -3,8 +3,7 @@
 // Package console implements the web console for operators, which a node serves on console.listen.
 //
 // The console is a client of the node: it uses the node's gRPC services over an in-process connection
-// (server/api/inprocgrpc) with the credentials of the browser. Access rules, quotas, limits and the audit log
-// therefore apply as for any client. The package imports proto/lockstep/v1 and no service.
+// (server/api/inprocgrpc) with the credentials of the browser.
 //
 // http.go checks every request: its headers, origin, session and CSRF token. page.go contains the pages and actions,
 // hub.go the live parts, errors.go the texts for gRPC statuses, and view.go the connections.

@@ -20,8 +20,7 @@ const (
 	liveStep     = 900 * time.Millisecond
 	livePeriod   = 3 * time.Minute
 	maxHistories = 64
-	// liveGap is the time after which live points are discarded if no values were added, because no browser showed
-	// the page.
+	// liveGap is the time after which live points are discarded if no values were added.
 	liveGap = 5 * time.Second
 	// recordedGap is the minimum time between the last recorded point and the first live point that is shown as a
 	// gap.
@@ -30,8 +29,7 @@ const (
 	recordedFor = 5 * time.Second
 )
 
-// period is a time range that charts can show. The shortest period has one live point per second since a browser
-// opened the page, and recorded points before that. The other periods have only recorded points.
+// period is a time range that charts can show. Only the shortest period has live points.
 type period struct {
 	Name, Title string
 	Period      time.Duration

@@ -14,10 +14,9 @@ import (
 )
 
 const (
-	// maxFormBytes limits the size of a request body. It also limits the size of a test message, which is a form field.
+	// maxFormBytes limits the size of a request body.
 	maxFormBytes = 2 << 20
-	// policy is the content security policy. It restricts a page to resources of this port, without inline scripts
-	// or styles.
+	// policy is the content security policy.
 	policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; " +
 		"form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
 )
@@ -114,8 +113,7 @@ func host(header string) string {
 	return strings.Trim(header, "[]")
 }
 
-// namesThisHost reports whether the host in a Host header is localhost or a loopback address. Any other name could be
-// one that the DNS of another site resolves to this host (DNS rebinding).
+// namesThisHost reports whether the host in a Host header is localhost or a loopback address.
 func namesThisHost(header string) bool {
 	h := host(header)
 	if strings.EqualFold(h, "localhost") {
@@ -164,7 +162,6 @@ func (s *Server) signedIn(next func(http.ResponseWriter, *http.Request, *session
 }
 
 // reloadPage responds to a request from a link of another site with a page that requests the same address again.
-// Browsers send the session cookie only with requests from pages of the same site.
 func reloadPage(w http.ResponseWriter) {
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	_, _ = io.WriteString(w, `<!doctype html><html lang="en"><meta http-equiv="refresh" content="0">`+

@@ -27,7 +27,7 @@ const (
 )
 
 // hub renders the live parts of open pages. Each live part is rendered once, at the interval of the page, for all
-// browsers that show it to the same identity. The hub is idle while no page is open.
+// browsers that show it to the same identity.
 type hub struct {
 	server *Server
 	ctx    context.Context //nolint:containedctx // ends all topics

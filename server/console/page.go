@@ -27,7 +27,7 @@ type Page struct {
 	Title string // shown in the menu and in the heading
 	Key   string // keyboard shortcut, pressed after "g"
 	// Right is the right that the page requires: "any" (at least one right), "browse", "operate" or "audit". The
-	// services check the right, not the console. Right is shown if the page is refused, and in docs/how-to/console.md.
+	// services check it.
 	Right string
 	// Template is the name of the page's file in templates, without ".html". The file defines "content", to which a
 	// *pageData is passed. If Live is set, it also defines "live", to which the result of Load is passed.
@@ -47,9 +47,8 @@ type Page struct {
 	Offered func(*pb.GetStatusResponse) bool
 	// Load returns the data of the page.
 	Load func(ctx context.Context, v *View) (any, error)
-	// Follow, if not nil, replaces the periodic calls of Load for the live part. It calls show with the data of
-	// "live" after each change, until ctx ends. It is for data that is expensive to poll, or for calls that are
-	// audited.
+	// Follow, if not nil, replaces the periodic calls of Load for the live part. It calls show with the data of "live"
+	// after each change, until ctx ends.
 	Follow func(ctx context.Context, v *View, show func(any)) error
 
 	Actions []Action

@@ -94,7 +94,7 @@ func loadAudit(ctx context.Context, v *View) (any, error) {
 	}
 }
 
-// followAudit shows new records. It uses a single call that lasts while the page is open.
+// followAudit shows new records.
 func followAudit(ctx context.Context, v *View, show func(any)) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

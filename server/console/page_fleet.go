@@ -347,8 +347,7 @@ type placement struct {
 	Epoch       uint64
 }
 
-// placement returns the entry of a queue in the directory. It returns nil without a fleet, if the session may not
-// read the directory, or if the queue has no entry.
+// placement returns the entry of a queue in the directory, or nil if it is unknown or the queue has no entry.
 func (v *View) placement(ctx context.Context, may rights, queue string) *placement {
 	if !may.May("operate") {
 		return nil

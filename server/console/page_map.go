@@ -35,7 +35,7 @@ type mapView struct {
 	Width, Height int
 }
 
-// mapUse is a use of pages, with the number of such pages in the whole file.
+// mapUse is a use of pages, with the number of such pages.
 type mapUse struct {
 	Class, Title, Description string
 	Pages                     uint64
@@ -52,7 +52,7 @@ type mapPart struct {
 	X, W  float64
 }
 
-// mapLine is a row of the table. It contains the sums over the cells of one line of the map.
+// mapLine is a row of the table: the sums over the cells of one line of the map.
 type mapLine struct {
 	*pb.PageRegion
 

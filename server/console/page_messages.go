@@ -33,8 +33,7 @@ const (
 	previewBytes    = 120
 	maxBodyBytes    = 64 << 10
 	maxMessageBytes = 256 << 20 // maximum size of a message that can be shown
-	// maxSearched is the maximum number of messages that are searched for one page. The next page continues the
-	// search.
+	// maxSearched is the maximum number of messages that are searched for one page.
 	maxSearched = 200_000
 	newestFirst = "newest" // value of the parameter "order"
 )
@@ -127,7 +126,7 @@ type searchedView struct {
 	Link                 string // address that continues the search; empty if it is complete or the page is full
 }
 
-// newerView is the live part of the Messages page. The rows themselves do not change while the page is open.
+// newerView is the live part of the Messages page.
 type newerView struct {
 	Count    uint64 // number of messages published since the page was rendered
 	Replaced bool   // the queue was deleted and re-created

@@ -59,7 +59,7 @@ type pairView struct {
 	Totals          *nodeView // node that provides the totals of the queues
 	Rates, Depth    chart
 	Periods         []periodLink
-	// NoActive reports whether no node serves clients. In that case, a forced failover may be required.
+	// NoActive reports whether no node serves clients.
 	NoActive bool
 	Site     *siteView // nil if the pair has no sites
 }
@@ -68,7 +68,8 @@ type pairView struct {
 type siteView struct {
 	Info *pb.SiteInfo
 	Role label
-	// Lag describes the lag of a replica. It is empty if the lag is unknown, or if the session may not read it.
+	// Lag describes the lag of a replica, or contains the error without a connection. It is empty if the lag is
+	// unknown, or if the session may not read it.
 	Lag []string
 }
 
@@ -291,7 +292,7 @@ func loadForce(ctx context.Context, v *View) (any, error) {
 	})
 }
 
-// by returns the name of the user who requests an operation. It is shown to other operators.
+// by returns the name of the user who requests an operation.
 func (v *View) by() string {
 	by := v.Principal + " (console)"
 	return strings.ToValidUTF8(by[:min(len(by), maxReasonBytes)], "")

@@ -61,8 +61,7 @@ func loadPrepared(ctx context.Context, v *View, queues pb.QueueServiceClient) (a
 	return d, nil
 }
 
-// mayDecide returns an error if the session may not list the transactions. Such a session may not decide them
-// either.
+// mayDecide returns an error if the session may not list the transactions.
 func mayDecide(ctx context.Context, _ *View, queues pb.QueueServiceClient) (any, error) {
 	return queues.ListPrepared(ctx, &pb.ListPreparedRequest{Limit: 1})
 }

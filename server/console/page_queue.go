@@ -21,8 +21,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// queueEvery is the refresh interval of the page of a queue. It is short, so that published messages are visible
-// within a second.
+// queueEvery is the refresh interval of the page of a queue.
 const queueEvery = 250 * time.Millisecond
 
 const maxTestMessages = 1000

@@ -60,7 +60,7 @@ type sitesView struct {
 	Error      string
 	Files      []lostFile
 	Conditions []*pb.Condition
-	// CanSwitch reports whether this site is a primary with a connected replica.
+	// CanSwitch reports whether this site is a primary and the other site a replica.
 	CanSwitch bool
 	Commands  []siteCommand
 }
@@ -229,7 +229,7 @@ func siteCommands(here, there *oneSite) (list []siteCommand) {
 	}
 }
 
-// chart adds a chart of the lag. The chart begins when a browser opened the page, because the lag is not recorded.
+// chart adds a chart of the lag.
 func (d *sitesView) chart(ctx context.Context, v *View, h *history) {
 	r := d.Replication
 	if r == nil {

@@ -42,8 +42,7 @@ func configOptions() (list []configOption) {
 	return list
 }
 
-// choices returns the names of the values of an enum. It omits the first value, which has the same meaning as the
-// second value.
+// choices returns the names of the values of an enum, without the first value.
 func (o configOption) choices() (names []string) {
 	if o.field.Enum() == nil {
 		return nil

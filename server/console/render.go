@@ -53,8 +53,7 @@ func loadAssets() (map[string]asset, error) {
 	return all, nil
 }
 
-// serveAsset serves an asset. It requires no session, because assets are files of the program and contain no
-// data.
+// serveAsset serves an asset. It requires no session.
 func (s *Server) serveAsset(w http.ResponseWriter, r *http.Request) {
 	a, ok := s.assets[r.PathValue("name")]
 	if !ok {

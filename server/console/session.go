@@ -18,9 +18,8 @@ const (
 	sessionIdle = 30 * time.Minute
 	sessionLife = 12 * time.Hour
 	idBytes     = 32
-	// sessionCookie contains the session ID. entryCookie contains the secret of the sign-in form. themeCookie, which
-	// the page sets, is "dark" or "light". Over TLS, the names of sessionCookie and entryCookie begin with
-	// securePrefix. Browsers accept such cookies only from this host.
+	// sessionCookie contains the session ID. entryCookie contains the secret of the sign-in form. themeCookie is "dark"
+	// or "light". Over TLS, the names of sessionCookie and entryCookie begin with securePrefix.
 	sessionCookie = "lockstep_console"
 	entryCookie   = "lockstep_entry"
 	themeCookie   = "lockstep_theme"
@@ -68,8 +67,7 @@ func (s *session) holds(csrf string) bool { return equal(s.csrf, csrf) }
 // equal compares secrets in constant time. It returns false for empty secrets.
 func equal(a, b string) bool { return a != "" && subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }
 
-// sessions contains all sessions. They are not stored on disk, so users must sign in again after a restart of the
-// node.
+// sessions contains all sessions. They are not stored on disk.
 type sessions struct {
 	now func() time.Time
 
@@ -127,7 +125,7 @@ func (s *session) ended(now time.Time) (used time.Time, over bool) {
 }
 
 // find returns the session with the given ID, or nil. If the request was made by the user (byUser), find extends the
-// session. Automatic requests of a page do not extend it.
+// session.
 func (s *sessions) find(id string, byUser bool) *session {
 	key, now := sha256.Sum256([]byte(id)), s.now()
 	s.mu.Lock()
@@ -162,8 +160,7 @@ func (s *sessions) end(one *session) {
 	delete(s.all, one.key)
 }
 
-// cookieName returns the name of a cookie. It contains the port, because browsers share cookies between the ports
-// of a host, and several nodes may run on one host.
+// cookieName returns the name of a cookie. It contains the port.
 func (s *Server) cookieName(base string) string {
 	if s.o.TLS != nil {
 		base = securePrefix + base

@@ -20,7 +20,7 @@ import (
 	"github.com/lockstep-mq/lockstep/server/api/inprocgrpc"
 )
 
-// signInTimeout limits the time to check credentials, which may include a request for the keys of an issuer.
+// signInTimeout limits the time to check credentials.
 const signInTimeout = 15 * time.Second
 
 type signInData struct {

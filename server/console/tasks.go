@@ -88,8 +88,7 @@ func (t *tasks) stop(id string) error {
 
 type operation func(ctx context.Context, v *View, report func(*pb.Progress)) (string, error)
 
-// begin starts a task. All tasks require the operate right. begin checks it first, so that the caller receives the
-// error.
+// begin starts a task. All tasks require the operate right, which begin checks first.
 func (v *View) begin(ctx context.Context, label task, do operation) error { //nolint:contextcheck // it outlives ctx
 	if _, err := pb.NewMaintenanceServiceClient(v.Own()).GetSettings(ctx, &pb.GetSettingsRequest{}); err != nil {
 		return err

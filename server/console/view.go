@@ -21,8 +21,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/iolock"
 )
 
-// otherTimeout limits the status query to another node, and other short requests to it. A node that does not respond
-// must be shown as unresponsive within two seconds.
+// otherTimeout limits the status query to another node, and other short requests to it.
 const otherTimeout = 700 * time.Millisecond
 
 var errNoActive = errors.New("no active node")
@@ -120,7 +119,7 @@ func (v *View) Status(ctx context.Context) (*pb.GetStatusResponse, error) {
 	return v.status, nil
 }
 
-// Active returns the connection to the services of the active node, which handles most calls.
+// Active returns the connection to the services of the active node.
 func (v *View) Active(ctx context.Context) (grpc.ClientConnInterface, error) {
 	st, err := v.Status(ctx)
 	if err != nil {
@@ -186,8 +185,7 @@ func (v *View) at(ctx context.Context, n *pb.NodeStatus) (grpc.ClientConnInterfa
 }
 
 // forOther returns a function that adds the credentials of the session to a call to the other node. These are the
-// token of the session or, for a session with a certificate, its principal. This node first authenticates the
-// principal again.
+// token of the session or, for a session with a certificate, its principal.
 func (v *View) forOther(ctx context.Context) (as func(context.Context) context.Context, err error) {
 	if v.token != "" || v.Principal == "anonymous" {
 		return func(ctx context.Context) context.Context { return withToken(ctx, v.token) }, nil
@@ -289,9 +287,8 @@ func newRights(identity *pb.WhoAmIResponse) rights {
 	return may
 }
 
-// offered returns the pages that the menu shows to a session. Pages about queues are shown to every session, because
-// the node lists only the queues that the session may see. st is the status of this node, or nil if the session may
-// not see it.
+// offered returns the pages that the menu shows to a session. st is the status of this node, or nil if the session
+// may not see it.
 func (s *Server) offered(may rights, st *pb.GetStatusResponse) (menu []*Page) {
 	for i := range s.pages {
 		p := &s.pages[i]

@@ -18,8 +18,7 @@ import (
 const (
 	authorizationKey = "authorization"
 	bearerScheme     = "Bearer "
-	// callerScheme is the authorization scheme of a forwarded call of a client without a token. Nodes that do not support
-	// it reject such a call, because they accept only bearer tokens.
+	// callerScheme is the authorization scheme of a forwarded call of a client without a token.
 	callerScheme = "Lockstep-Fleet-Caller "
 	// originKey is the metadata key of the origin. It marks a forwarded call.
 	originKey       = "lockstep-forwarded-by"
@@ -88,7 +87,7 @@ func decode(encoded string, v any) bool {
 // Authenticator authenticates calls that a node of another pair has forwarded.
 type Authenticator struct {
 	// Node reports whether the sender of a call is a node of a pair of the fleet. Only such a node may forward calls of
-	// clients with a certificate, and may state its name and the address of the client.
+	// clients with a certificate.
 	Node func(ctx context.Context) bool
 	// Token authenticates the bearer token of a call.
 	Token func(ctx context.Context) (*access.Identity, error)

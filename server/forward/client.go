@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package forward sends calls to the owners of queues in a fleet, and authenticates such calls (decision 0039). The
-// calls are those of clients that use a node through another protocol: AMQP or the console.
-//
-// A forwarded call has the rights that its client has at the receiving pair, never those of a node. A node does not
-// forward calls that it receives over gRPC: it responds with NOT_OWNER, and the Client sends the call to the owner.
+// calls are those of clients that use a node through another protocol: AMQP or the console. A forwarded call has the
+// rights that its client has at the receiving pair, never those of a node.
 package forward
 
 import (
@@ -28,7 +26,7 @@ import (
 const (
 	// maxPairs limits the pairs to which a client connects.
 	maxPairs = 1024
-	// maxFence is the maximum time for which a call waits for the owner of a queue, for example while the queue is fenced.
+	// maxFence is the maximum time for which a call waits for the owner of a queue.
 	maxFence = 3 * time.Second
 )
 
@@ -44,7 +42,7 @@ type Options struct {
 	// Dial connects to a node of another pair. The connection must authenticate this node as a node of the fleet, if it
 	// can.
 	Dial func(address string) (Conn, error)
-	// Caller returns the caller. ctx is the context of one of its calls. After it has succeeded, the result is cached.
+	// Caller returns the caller. ctx is the context of one of its calls. The result is cached.
 	Caller func(ctx context.Context) (Caller, error)
 	// Pairs returns the other pairs of the fleet, sorted by name, without queue and epoch.
 	Pairs func() []*pb.NotOwner

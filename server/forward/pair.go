@@ -198,7 +198,7 @@ func (p *pairConn) Invoke(ctx context.Context, method string, args, reply any, o
 	}
 }
 
-// hidden returns the error of a call that was not executed. The caller must not treat it as an error of this node.
+// hidden returns the error of a call that was not executed.
 func (p *pairConn) hidden(err error) error {
 	return status.Errorf(codes.Unavailable, "pair %s: %s", p.name, status.Convert(err).Message())
 }

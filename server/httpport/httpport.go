@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package httpport implements the HTTP ports of a node: one for the console, and one for metrics and probes. It
-// limits the number of connections, and the idle time and header size of clients.
+// Package httpport implements the HTTP ports of a node. It limits the number of connections, and the idle time and
+// header size of clients.
 package httpport
 
 import (
@@ -28,7 +28,7 @@ type Options struct {
 	MaxHeaderBytes int
 	ErrorLog       *log.Logger // nil for the standard logger
 	// Connections limits the number of open connections. ConnectionsPerAddress limits the number from one address.
-	// Further connections are closed immediately, so that a single client cannot exhaust memory or file descriptors.
+	// Further connections are closed immediately.
 	Connections, ConnectionsPerAddress int
 	// ReadHeaderTimeout, ReadTimeout and WriteTimeout limit the time for the headers of a request, for the whole
 	// request, and for the response. IdleTimeout limits the time between two requests.

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package objectstore opens the locations of backups and log archives, which are directories or S3 buckets. It
-// also implements the encryption of backups and archives. Package store/backup uses it through interfaces,
-// because the store has no network code.
+// Package objectstore opens the locations of backups and log archives, which are directories or S3 buckets. It also
+// implements the encryption of backups and archives.
 package objectstore
 
 import (
@@ -54,8 +53,8 @@ func (o Opener) Parse(text string) (backup.Objects, error) {
 	return o.Open(at)
 }
 
-// ArchiveFolder returns the location of a node's log archive. A directory is returned unchanged. In a bucket, which
-// both nodes of a pair may share, the location is the folder with the node's name.
+// ArchiveFolder returns the location of a node's log archive. A directory is returned unchanged. In a bucket, the
+// location is the folder with the node's name.
 func ArchiveFolder(at backup.Location, node string) backup.Location {
 	if !at.IsS3() {
 		return at

@@ -17,8 +17,7 @@ import (
 
 const (
 	// forwardScheme is the authorization scheme of a call that a node forwards for a caller that the node has
-	// authenticated. A release that does not support forwarding rejects such a call, because it accepts no
-	// authorization header from the other node.
+	// authenticated.
 	forwardScheme   = "Lockstep-Forwarded "
 	maxForwardBytes = 8 << 10 // maximum size of the header
 	maxNameBytes    = 255     // maximum size of the name of a principal or group

@@ -27,7 +27,7 @@ const (
 	refusalInterval = 10 * time.Second      // minimum interval between logged refusals
 )
 
-// queueMethods is the prefix of the methods of QueueService, which the other node never calls.
+// queueMethods is the prefix of the methods of QueueService.
 var queueMethods = "/" + pb.QueueService_ServiceDesc.ServiceName + "/" //nolint:gochecknoglobals // a constant
 
 // Authenticator authenticates calls of the other node of the pair, and calls that a node of the pair forwards.
@@ -42,9 +42,9 @@ type Authenticator struct {
 	logged time.Time
 }
 
-// Authenticate returns the identity of the other node or, for a forwarded call, that of the original caller. An invalid
-// forwarded call is an error. Authenticate returns nil for another caller, for methods that the other node never calls,
-// and for calls with the credentials of a user or an application.
+// Authenticate returns the identity of the other node or, for a forwarded call, that of the original caller. An
+// invalid forwarded call is an error. Authenticate returns nil for another caller, for methods of QueueService, and
+// for other calls with authorization metadata.
 func (i *Authenticator) Authenticate(ctx context.Context) (*access.Identity, error) {
 	if id, err := i.forwarded(ctx); id != nil || err != nil {
 		return id, err
@@ -118,8 +118,7 @@ func (i *Authenticator) log(ctx context.Context, err error) {
 		zap.String("from", from), zap.String("method", method), zap.Error(err))
 }
 
-// VerifyName returns an error unless a certificate contains one of the given DNS names, IP addresses or URIs. The
-// error contains the names in the certificate.
+// VerifyName returns an error unless a certificate contains one of the given DNS names, IP addresses or URIs.
 func VerifyName(cert *x509.Certificate, names []string) error {
 	for _, name := range names {
 		if strings.Contains(name, "://") {
@@ -159,5 +158,5 @@ func (t tokenCredentials) GetRequestMetadata(context.Context, ...string) (map[st
 	return map[string]string{tokenKey: t.tokens.First()}, nil
 }
 
-// RequireTransportSecurity returns false, because pairs without TLS also use the secret.
+// RequireTransportSecurity returns false.
 func (tokenCredentials) RequireTransportSecurity() bool { return false }

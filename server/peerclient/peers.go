@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package peerclient implements the client for the other node of the pair. It requests the status, maintenance
-// operations, digests and intact copies of messages. It also authenticates calls of the other node (Authenticator), and
-// connects to nodes of other pairs (Remotes).
+// Package peerclient implements the client for the other node of the pair. It also authenticates calls of the other
+// node (Authenticator), and connects to nodes of other pairs (Remotes).
 package peerclient
 
 import (

@@ -53,10 +53,9 @@ func (r *Remotes) Close() {
 	clear(r.conns)
 }
 
-// Conn returns the connection to the node at an address. It replaces a failed connection, because calls on that
-// connection would return the error of the last attempt until the next attempt succeeds. gRPC reports the failure of a
-// connection attempt to the waiting calls first, and then changes the state of the connection: an immediate call of Conn
-// can still return the failed connection. Errors: store.ErrClosed, and those of grpc.NewClient.
+// Conn returns the connection to the node at an address. It replaces a failed connection. A caller that calls Conn
+// again immediately after a failed call can receive the failed connection once more. Errors: store.ErrClosed, and
+// those of grpc.NewClient.
 func (r *Remotes) Conn(address string) (*grpc.ClientConn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

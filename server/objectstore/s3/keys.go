@@ -39,7 +39,7 @@ func (o Options) credentials() (*credentials.Credentials, error) {
 	return credentials.New(&requiredKeys{Chain: credentials.Chain{Providers: from}}), nil
 }
 
-// keyFiles reads the files again after a minute, so that keys can be replaced while the node runs.
+// keyFiles reads the files again after a minute.
 type keyFiles struct {
 	o    Options
 	read time.Time
@@ -88,8 +88,7 @@ func readKey(path string) (string, error) {
 	return key, nil
 }
 
-// requiredKeys returns an error if it finds no keys, because the server's response to an anonymous request would
-// be misleading.
+// requiredKeys returns an error if it finds no keys.
 type requiredKeys struct{ credentials.Chain }
 
 func (s *requiredKeys) Retrieve() (credentials.Value, error) { return s.RetrieveWithCredContext(nil) }

@@ -23,16 +23,15 @@ import (
 )
 
 const (
-	// maxParts is the maximum number of parts of an S3 object. The part size is chosen so that an object of the expected
-	// size has at most about fewParts parts, because the object may become larger than expected.
+	// maxParts is the maximum number of parts of an S3 object. The part size is chosen so that an object of the
+	// expected size has at most about fewParts parts.
 	maxParts   = 10_000
 	fewParts   = 9_000
 	abortLimit = 10 * time.Second // maximum time to abort a failed upload
 
 	checksumHeader    = "X-Amz-Checksum-Crc32c"
 	checksumAlgorithm = "X-Amz-Checksum-Algorithm"
-	// putID is the metadata key that identifies a Put. If the response of an upload is lost, the metadata shows whether
-	// the upload has succeeded.
+	// putID is the metadata key that identifies a Put.
 	putID = "Lockstep-Put"
 )
 
@@ -54,7 +53,8 @@ type upload struct { // state of one Put
 	parts []minio.CompletePart
 }
 
-// Put streams an object to the server. It returns fs.ErrExist if an object with the name exists.
+// Put streams an object to the server. It returns fs.ErrExist if an object with the name exists. If the server does
+// not support If-None-Match, Put can replace an object that was created during the upload.
 func (p *Store) Put(
 	ctx context.Context, name string, o backup.PutOptions, fill func(w io.Writer) error,
 ) error {

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// A sequential reader fetches readAhead blocks ahead, and keptBlocks blocks are cached. A reader therefore uses the
-	// memory of about readAhead+keptBlocks blocks.
+	// A sequential reader fetches readAhead blocks ahead, and keptBlocks blocks are cached.
 	blockBytes = 1 << 20
 	readAhead  = 8
 	keptBlocks = 16

@@ -2,10 +2,9 @@
 
 // Package s3 implements backup.Objects with a bucket of an S3 server.
 //
-// Uploads are streamed in parts from a fixed number of buffers. Several parts are uploaded concurrently, and the
-// server verifies the checksum of each part. An object becomes visible when its upload is completed, and only if
-// its name is not in use (with If-None-Match, if the server supports it). Reads fetch blocks, with read-ahead.
-// Requests are retried with exponential backoff while the server is unreachable or busy.
+// Uploads are streamed in parts from a fixed number of buffers. An object becomes visible when its upload is
+// completed, and only if its name is not in use (with If-None-Match, if the server supports it). Requests are retried
+// with exponential backoff while the server is unreachable or busy.
 package s3
 
 import (
@@ -50,7 +49,7 @@ type Options struct {
 	Endpoint string // http:// or https:// URL; empty for AWS
 	Region   string // empty for AWS_REGION or AWS_DEFAULT_REGION, or us-east-1
 	// PathStyle selects URLs of the form http://host/bucket/name. If it is false, the client selects the form by the
-	// endpoint: this form, except for AWS and a few other providers.
+	// endpoint.
 	PathStyle bool
 	CA        string // file with the CAs for the server's certificate; if empty, the CAs of the system
 	// AccessKeyFile, SecretKeyFile and SessionTokenFile are the files with the keys. If they are empty, the keys are
@@ -238,9 +237,8 @@ func (p *Store) Move(ctx context.Context, from, to string) error {
 	return p.Delete(ctx, from)
 }
 
-// Sweep aborts incomplete uploads in a folder and its subfolders that were started before the given time, which frees
-// the storage of their parts. If the time is zero, it aborts all of them. It does nothing if the server cannot list
-// incomplete uploads.
+// Sweep aborts incomplete uploads in a folder and its subfolders that were started before the given time. If the time
+// is zero, it aborts all of them. It does nothing if the server cannot list incomplete uploads.
 func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) error {
 	prefix := p.folder(folder)
 	return p.try(ctx, "list unfinished uploads in "+p.Path(folder), func(ctx context.Context) error {
@@ -265,8 +263,8 @@ func (p *Store) Sweep(ctx context.Context, folder string, before time.Time) erro
 	})
 }
 
-// Lock returns a lock without effect, because a bucket cannot be locked. exclusive is false.
+// Lock returns a lock without effect. exclusive is false.
 func (p *Store) Lock(context.Context) (io.Closer, bool, error) { return io.NopCloser(nil), false, nil }
 
-// Available returns math.MaxUint64, because a bucket has no size limit.
+// Available returns math.MaxUint64.
 func (p *Store) Available(context.Context) (uint64, error) { return math.MaxUint64, nil }
