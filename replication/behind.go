@@ -10,12 +10,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/mutate"
 )
 
-// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. An active
-// that lacks some of these records was probably restored from an older copy of its data directory. The standby sends
-// the position of the last of these records in its hello, and also checks the response.
-//
-// Records discarded by a forced failover are the only exception, since the operator accepted their loss.
-// Records discarded by a forced failover are the only exception, since the operator accepted their loss.
+// This file implements INV-13 on the standby: a node never truncates records that it knows to be committed. The standby
+// sends the position of the last of these records in its hello, and also checks the response. Records discarded by a
+// forced failover are the only exception.
 
 // errOldSnapshot is returned if a snapshot ends before a committed record that the active's log may contain. A retry
 // after the active's next checkpoint can succeed.

@@ -14,11 +14,11 @@ import (
 // FirstSince returns the sequence and publish time of the first message of a queue that was published at or after
 // sinceMS. Times are in milliseconds since 1970. The argument from is the first sequence that FirstSince considers. It
 // considers messages that are retained or that at least one subscription has not acknowledged. If no message matches,
+// it returns the sequence of the next message, and ok is false.
+//
 // The search assumes that publish times ascend with the sequences. If clock differences between the nodes or moved
 // messages violate this, the result is approximate. Corrupt messages are skipped. Transactions may be applied during
 // the search.
-// differences between the nodes or moved messages violate this, the result is approximate. Corrupt messages are
-// skipped. Transactions may be applied during the search.
 //
 // Errors: ErrNoQueue, ErrClosed, ErrFailed, and other errors of store.Store.Read, such as index.ErrCorrupt.
 func FirstSince(
