@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// applyRecords is the maximum number of records applied before mu is released, so that queries can run.
+	// applyRecords is the maximum number of records applied before mu is released.
 	applyRecords = 512
-	// applyChanges is the number of schedule changes after which mu is released, so that Apply can wait for memory.
+	// applyChanges is the number of schedule changes after which mu is released.
 	applyChanges = 8192
 	catchUpBytes = 1 << 20
 )
@@ -253,9 +253,8 @@ func (s *Store) mustWait() bool {
 // awaitRoomLimit is the maximum duration of AwaitRoom.
 const awaitRoomLimit = 10 * time.Second
 
-// AwaitRoom waits until memory has space for a transaction of the given size, so that two very large transactions are
-// usually not in memory at the same time. It waits at most 10 s, or until ctx ends. It is a best effort: it can
-// return earlier without enough space.
+// AwaitRoom waits until memory has space for a transaction of the given size. It waits at most 10 s, or until ctx
+// ends. It is a best effort: it can return earlier without enough space.
 func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 	ctx, cancel := context.WithTimeout(ctx, awaitRoomLimit)
 	defer cancel()
@@ -274,8 +273,7 @@ func (s *Store) AwaitRoom(ctx context.Context, bytes int64) {
 }
 
 // tailLimit returns the maximum number of message bytes in memory: half of the memory budget. While the disk is full
-// or the index is corrupt, it is the whole budget, since acknowledgements, which free memory, must still be applied.
-// A store that needs a snapshot has no limit.
+// or the index is corrupt, it is the whole budget. A store that needs a snapshot has no limit.
 func (s *Store) tailLimit() int64 {
 	if s.repair.AwaitsSnapshot() {
 		return math.MaxInt64

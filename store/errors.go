@@ -10,8 +10,7 @@ import (
 
 // Errors returned by Open.
 var (
-	// ErrPagesMissing is returned when page.db is missing and cannot be rebuilt from the log, for example because the log
-	// does not begin with the first record.
+	// ErrPagesMissing is returned when page.db is missing and cannot be rebuilt from the log.
 	ErrPagesMissing = errors.New("page.db is missing")
 	ErrLogGap       = errors.New("log does not continue the checkpoint")
 )

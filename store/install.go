@@ -103,8 +103,7 @@ func (in *Install) Commit() error {
 		return fmt.Errorf("receive snapshot: %w", err)
 	}
 	s.maint.Interrupt() // it would rewrite a file that is no longer used
-	// Remove the old file before the locks are acquired, since removing a large file takes time. Otherwise the rename
-	// would remove it while all locks are held.
+	// Remove the old file before the locks are acquired: removing a large file takes time.
 	old := s.path(datadir.OldFileName)
 	if err := vfs.RemoveLarge(s.o.FS, old); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("install the snapshot: %w", err)

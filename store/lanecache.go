@@ -26,9 +26,9 @@ const (
 )
 
 // laneCache caches messages of queues with priorities. When an extent is read for messages of one priority, the cache
-// stores the extent's further messages of this priority and of lower priorities. Messages never change and sequences
-// are never reused, so an entry is valid while the store uses the page file. Consumed entries are removed. A full
-// cache first evicts the messages of idle queues (laneIdle). If that does not suffice, it accepts no new messages.
+// stores the extent's further messages of this priority and of lower priorities. An entry is valid while the store
+// uses the page file. Consumed entries are removed. A full cache first evicts the messages of idle queues (laneIdle).
+// If that does not suffice, it accepts no new messages.
 type laneCache struct {
 	bytes atomic.Int64 // changed under mu
 

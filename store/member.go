@@ -30,7 +30,7 @@ func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 }
 
 // ConfirmGeneration durably records that the cluster record lists the generation as in sync. It also ends a
-// quarantine, since an in-sync store has all committed records.
+// quarantine.
 func (s *Store) ConfirmGeneration(listed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Generation, id.ClaimedGeneration = listed, uuid.Nil
@@ -65,9 +65,8 @@ func (s *Store) MarkLoss() error {
 	})
 }
 
-// ClearLoss clears MayHaveLost. If it was set, ClearLoss increments the incarnation, so that an earlier cluster
-// record does not match this store. The caller must first ensure that the current cluster record no longer lists the
-// store as in sync. The change is durable when ClearLoss returns.
+// ClearLoss clears MayHaveLost. If it was set, ClearLoss increments the incarnation. The caller must first ensure
+// that the current cluster record no longer lists the store as in sync. The change is durable when ClearLoss returns.
 func (s *Store) ClearLoss() error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		if id.MayHaveLost {

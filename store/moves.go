@@ -107,8 +107,7 @@ func (s *Store) exportMemory(id, epoch uint64, after []byte, b *partBuilder) err
 	return nil
 }
 
-// exportable returns a queue that is fenced, or complete and incoming, under the epoch, so that its state does not
-// change. s.mu must be held.
+// exportable returns a queue that is fenced, or complete and incoming, under the epoch. s.mu must be held.
 func (s *Store) exportable(id, epoch uint64) (*queue.Queue, error) {
 	q := s.state.Queue(id)
 	if q == nil || !s.state.Exportable(q, epoch) {

@@ -422,8 +422,7 @@ func (r *reading) readGroup(group []index.Entry) error {
 	return nil
 }
 
-// readNow reads a group of extents. After a slow read it can start the read-ahead, since some systems do not report
-// whether pages are cached.
+// readNow reads a group of extents. After a slow read it can start the read-ahead.
 func (r *reading) readNow(group []index.Entry, buf []byte) error {
 	begin := time.Now()
 	if err := r.file.ReadExactly(group[0].Extent.First, buf); err != nil {

@@ -228,7 +228,7 @@ func (r *reading) lead(p *aheadPiece) {
 }
 
 // aheadFrom starts to read a piece of adjacent extents, beginning with the first extent at or after a sequence, and
-// returns the piece. It returns nil if no read was started, for example because the extents are cached.
+// returns the piece. It returns nil if no read was started.
 func (r *reading) aheadFrom(seq uint64) *aheadPiece {
 	p := stretchAt(r.view, r.file, r.req.Queue, seq)
 	if p == nil {

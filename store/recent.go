@@ -8,8 +8,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// recentFrames retains appended frames in memory until they are applied, so that Apply need not read the log. Its
-// size is limited. If frames do not fit, Apply reads them from the log.
+// recentFrames retains appended frames in memory until they are applied. Its size is limited. If frames do not fit,
+// Apply reads them from the log.
 type recentFrames struct {
 	mu      sync.Mutex
 	batches []appended // oldest first, possibly with gaps

@@ -25,7 +25,7 @@ const snapshotIdle = 2 * time.Minute
 // Snapshot is a pinned checkpoint that is transferred to another node or copied to a backup. It retains the log after
 // the checkpoint until it is closed. Transactions do not wait for the transfer.
 type Snapshot struct {
-	// ID identifies the snapshot, so that an interrupted transfer can be resumed.
+	// ID identifies the snapshot.
 	ID     string
 	Header SnapshotHeader
 

@@ -293,8 +293,8 @@ func (s *Store) logFiles() ([]string, error) {
 
 func isSegment(name string) bool { return filepath.Ext(name) == ".seg" }
 
-// logIsMissing reports whether all segments of an existing log were removed, so that the records after the checkpoint
-// are unknown. It returns false for a new directory, and if a truncation of the log was interrupted.
+// logIsMissing reports whether all segments of an existing log were removed. It returns false for a new directory,
+// and if a truncation of the log was interrupted.
 func (s *Store) logIsMissing(checkpoint lsn.Position) (bool, error) {
 	if checkpoint.IsZero() && s.id.PairID == uuid.Nil && s.id.Fence == (identity.Fence{}) {
 		return false, nil

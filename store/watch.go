@@ -13,8 +13,8 @@ type watchers struct {
 	byQueue map[uint64][]chan struct{}
 }
 
-// Watch returns a channel that receives a value after the queue was touched (queue.State.TakeTouched), for example
-// because messages were published or the queue was altered. Signals are coalesced. The caller must call cancel.
+// Watch returns a channel that receives a value after the queue was touched (queue.State.TakeTouched). Signals are
+// coalesced. The caller must call cancel.
 func (s *Store) Watch(queue uint64) (changed <-chan struct{}, cancel func()) {
 	w := &s.watch
 	ch := make(chan struct{}, 1)

@@ -286,8 +286,7 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records that a complete backup contains all changes up to LSN n, so that its restore does not need older
-// records from the archive.
+// BackedUp records that a complete backup contains all changes up to LSN n.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)

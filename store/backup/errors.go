@@ -28,8 +28,7 @@ var (
 	// ErrTarget means that the requested record or time cannot be reached with this backup and archive, or that the
 	// request is contradictory.
 	ErrTarget = errors.New("cannot restore the requested point in time")
-	// ErrNoSites means that no replica can be made from the backup or snapshot, usually because it is from a pair without
-	// sites.
+	// ErrNoSites means that no replica can be made from the backup or snapshot, usually because the pair has no sites.
 	ErrNoSites = errors.New("pair does not belong to a group of sites")
 )
 
@@ -37,7 +36,7 @@ var (
 // The content may be valid.
 var ErrRemote = errors.New("object store is unavailable")
 
-// isUnreadable reports whether err means that the content could not be read, so that it may be valid.
+// isUnreadable reports whether err means that the content could not be read.
 func isUnreadable(err error) bool {
 	return errors.Is(err, ErrRemote) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }

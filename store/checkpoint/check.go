@@ -28,7 +28,7 @@ type Report struct {
 // Check verifies the checkpoint. Each page must be free or referenced exactly once. Each referenced page and each
 // message must be decodable. No message that a subscription needs may be missing. The schedule and the message IDs
 // must match the state. Check reports inconsistencies in Report.Problems. An error means that the check could not be
-// completed, for example because the index is unreadable. progress, if not nil, is called with numbers of pages.
+// completed. progress, if not nil, is called with numbers of pages.
 func (c *Checkpoint) Check(ctx context.Context, progress func(done, total uint64)) (Report, error) {
 	state, err := c.State()
 	if errors.Is(err, index.ErrDataLoss) {

@@ -64,8 +64,8 @@ func logFiles(fsys vfs.FS, dir string) (names []string, there bool, err error) {
 
 // Quarantine quarantines a store that cannot be opened, and returns the name of the quarantine directory. member
 // permits the quarantine of a store that belongs to a pair or was quarantined before. unknown permits the quarantine
-// of a store without a readable identity. If the quarantine is not permitted, for example because no other node is
-// known to have the content, Quarantine changes nothing and returns "".
+// of a store without a readable identity. If the quarantine is not permitted, Quarantine changes nothing and returns
+// "".
 func Quarantine(o Options, why error, member, unknown bool) (name string, err error) {
 	lock, err := o.FS.Lock(filepath.Join(o.Dir, LockName))
 	if err != nil {

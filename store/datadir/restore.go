@@ -114,8 +114,7 @@ func (t *RestoreTarget) clear() error {
 	return nil
 }
 
-// Commit durably completes the restore, so that Open accepts the directory. page.db and the log must be complete and
-// durable.
+// Commit durably completes the restore. page.db and the log must be complete and durable.
 func (t *RestoreTarget) Commit() error {
 	if err := t.fsys.SyncDir(t.dir); err != nil {
 		return fmt.Errorf("finish the restore: %w", err)

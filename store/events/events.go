@@ -73,8 +73,7 @@ func Names() []string {
 
 // Events of the store as a whole.
 type (
-	// Failed is reported once, when the store has become unusable, usually because a write or fsync has failed (INV-7).
-	// The process must stop.
+	// Failed is reported once, when the store has become unusable (INV-7). The process must stop.
 	Failed struct{ Err error }
 	// CheckpointWritten is reported when a checkpoint is durable. Took is the duration of its last step: the writes of
 	// the bitmap of used pages and of the meta slot, and the syncs.
@@ -161,7 +160,7 @@ type (
 		Messages           int
 		Err                error
 	}
-	// IndexCorrupt is reported when data other than messages is corrupt, so that the store must be replaced.
+	// IndexCorrupt is reported when data other than messages is corrupt. The store must be replaced.
 	IndexCorrupt struct{ Err error }
 	LogCorrupt   struct{ Err error }
 	// LogDiscarded is reported when the log up to a corrupt record was discarded. A checkpoint contains the discarded

@@ -11,7 +11,7 @@ type Position struct {
 	Term uint64
 	// LSN is the log sequence number: 1 for the first record, incremented for each following record.
 	LSN uint64
-	// Chain is the checksum of the record and of the previous Chain, and thus of the whole history.
+	// Chain is the checksum of the record and of the previous Chain.
 	Chain uint32
 }
 

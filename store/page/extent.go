@@ -109,8 +109,7 @@ func SealExtent(buf []byte, ext Extent, kind Kind, payloadBytes int) {
 	binary.LittleEndian.PutUint32(buf, crc.Of(buf[4:ExtentHeaderBytes+payloadBytes]))
 }
 
-// SealExtentWith is SealExtent with a known checksum: last is the CRC32C of the last lastBytes bytes of the payload. If
-// these bytes have changed since last was computed, the first read of the extent detects the change.
+// SealExtentWith is SealExtent with a known checksum: last is the CRC32C of the last lastBytes bytes of the payload.
 func SealExtentWith(buf []byte, ext Extent, kind Kind, payloadBytes, lastBytes int, last uint32) {
 	extentHeader(buf, ext, kind, payloadBytes)
 	first := crc.Of(buf[4 : ExtentHeaderBytes+payloadBytes-lastBytes])

@@ -40,7 +40,7 @@ func CheckPageSize(sizeBytes int) error {
 }
 
 // The file header. Its first 64 bytes have the same meaning in every format version. The checksum is checked before
-// the version, so that a flipped bit is reported as corruption and not as a newer version.
+// the version.
 //
 //	 0  magic "LSPAGES\n"
 //	 8  crc u32        CRC32C of bytes 12..64

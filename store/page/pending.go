@@ -77,7 +77,7 @@ type readers struct {
 	mu     sync.Mutex
 	guards map[uint64]int
 	pins   map[uint64]int
-	// left reports whether a reader was released since the last check, so that pages may have become reusable.
+	// left reports whether a reader was released since the last check.
 	left atomic.Bool
 }
 

@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Pin protects a durable checkpoint from being overwritten, so that it can be read while the store keeps running.
+// Pin protects a durable checkpoint from being overwritten.
 type Pin struct {
 	file *File
 	meta Meta

@@ -9,8 +9,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/crc"
 )
 
-// ExtentStream verifies a stream of used pages in ascending order, such as a copy of a checkpoint. Every used page
-// belongs to an extent, so a checksum covers every byte that is read later.
+// ExtentStream verifies a stream of used pages in ascending order, such as a copy of a checkpoint.
 type ExtentStream struct {
 	pageSize int
 	next     No     // expected page, if left is not 0

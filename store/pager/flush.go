@@ -266,7 +266,7 @@ func dropQueue(edit *tree.Edit, id uint64, freed []page.Extent) ([]page.Extent, 
 func dropDead(edit *tree.Edit, spans *extentSpans, ranges []queue.DeadRange, freed []page.Extent) (
 	[]page.Extent, error,
 ) {
-	// All ranges share an iterator, since many of them are close to each other.
+	// All ranges share an iterator.
 	d := deadExtents{edit: edit, it: edit.Scan(nil, nil), freed: freed}
 	for i := range ranges {
 		if err := d.drop(spans, ranges[i]); err != nil {

@@ -15,9 +15,9 @@ import (
 
 const maxMovedNodes = 4096
 
-// MoveExtents moves extents to free space before them, starting with the last entry, and updates the index. It returns
-// the number of bytes moved. more is false if the caller must stop: no free space is left before the extents, file was
-// replaced, or a batch is not completely written, for example because the disk is full.
+// MoveExtents moves extents to free space before them, starting with the last entry, and updates the index. It
+// returns the number of bytes moved. more is false if the caller must stop: no free space is left before the extents,
+// file was replaced, or a batch is not completely written.
 func (p *Pager) MoveExtents(file *page.File, entries []index.Entry) (moved uint64, more bool, err error) {
 	p.hold()
 	defer p.mu.Unlock()
@@ -127,7 +127,7 @@ func (p *Pager) TruncateEnd(ctx context.Context) (held bool, err error) {
 	return st.Pins+st.Guards > 0 && st.Pending > 0, nil
 }
 
-// MakeGaps writes a checkpoint, and then an identical one, so that the pages freed by the first one can be reused.
+// MakeGaps writes a checkpoint, and then an identical one. Pages freed by the first one can then be reused.
 func (p *Pager) MakeGaps() error {
 	p.hold()
 	defer p.mu.Unlock()

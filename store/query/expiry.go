@@ -15,8 +15,7 @@ import (
 // exceeds its limits (Expiry.Overflow).
 const OverflowQueue = queue.OverflowQueue
 
-// Expiry describes the messages of a queue that the active must expire or move, because of the queue's retention or
-// txn.OverflowDeadLetterHead.
+// Expiry describes the messages of a queue that the active must expire or move.
 type Expiry struct {
 	ID     uint64
 	Config txn.Config
@@ -24,8 +23,8 @@ type Expiry struct {
 	// retention. RetainFrom is the first sequence within the limits of the retention on messages and bytes, at least
 	// Retained.
 	Retained, RetainFrom uint64
-	// Overflow is the sequence below which messages must be moved to the dead-letter queue because the queue exceeds its
-	// limits. It is 0 if no message must be moved.
+	// Overflow is the sequence below which messages must be moved to the dead-letter queue. It is 0 if no message must
+	// be moved.
 	Overflow uint64
 	// Subs are the numbers of the subscriptions that have not acknowledged all messages below Overflow.
 	Subs []uint32

@@ -43,10 +43,9 @@ type OwnedQueue struct {
 	Epoch uint64
 }
 
-// OwnedQueues calls yield with each queue, including fenced queues, in name order, if the pair is a member of a fleet.
-// It releases the lock at intervals so that transactions can be applied. The result is therefore not a consistent
-// snapshot: queues may be created and deleted concurrently. yield is called under the lock on the state, so it must
-// not block.
+// OwnedQueues calls yield with each queue, including fenced queues, in name order, if the pair is a member of a
+// fleet. It releases the lock at intervals. The result is not a consistent snapshot: queues may be created and
+// deleted concurrently. yield is called under the lock on the state and must not block.
 func OwnedQueues(s *store.Store, yield func(OwnedQueue)) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -352,8 +352,8 @@ func Sample(s *store.Store, dst []QueueSample) []QueueSample {
 	return dst
 }
 
-// Samples calls yield with the current values of each queue. Unlike Sample, it releases the lock at intervals so
-// that transactions can be applied. The values are therefore not a consistent snapshot. yield must not block.
+// Samples calls yield with the current values of each queue. Unlike Sample, it releases the lock at intervals. The
+// values are not a consistent snapshot. yield must not block.
 func Samples(s *store.Store, yield func(QueueSample)) {
 	var list []*queue.Queue
 	for after, more := "", true; more; {

@@ -34,8 +34,7 @@ type ackSlot struct {
 }
 
 // ackSet is a set of acknowledged sequences: the sequences below floor, the sequences of full chunks, and the
-// sequences with a set bit. No bit below floor is set, so equal sets have equal encodings. Sequence 0 does not
-// exist and counts as acknowledged.
+// sequences with a set bit. No bit below floor is set. Sequence 0 does not exist and counts as acknowledged.
 type ackSet struct {
 	chunkSlots[ackSlot]
 

@@ -672,8 +672,7 @@ func (s *State) removeContent(q *Queue) {
 	s.deleted = append(s.deleted, q.id)
 }
 
-// staysTemporary reports whether an OpDeleteQueue may delete the queue. For the automatic deletion of a temporary
-// queue, the grace period must not have changed since the proposal (INV-18).
+// staysTemporary reports whether an OpDeleteQueue may delete the queue (INV-18).
 func (q *Queue) staysTemporary(o *txn.Op) bool {
 	return o.Temporary == 0 || o.Temporary == q.config.TemporaryGrace ||
 		mutate.Off("INV-18-altered-queue-is-deleted-as-temporary")
@@ -748,8 +747,7 @@ func (s *State) deleteSub(q *Queue, sub *Sub) uint64 {
 	q.dropKeys(sub)
 	s.trimTail(q)
 	if len(q.subs) == 0 && q.tail.n > 0 {
-		// All messages are dead, but a batch still contains some. The tail must be empty, since publishes no longer add to
-		// it.
+		// All messages are dead, but a batch still contains some.
 		s.tailBytes -= q.tail.bytes
 		q.tail = tail{first: q.nextSeq, shared: q.tail.shared}
 		s.unlinkTail(q)

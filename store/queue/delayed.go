@@ -72,8 +72,7 @@ func (c *delayChunk) clear(w int, mask uint64) int {
 	return ones(mask)
 }
 
-// appendValue appends the encoded chunk: a list of up to fewDelayed messages, or a bitmap for more. Equal sets
-// therefore have equal encodings.
+// appendValue appends the encoded chunk: a list of up to fewDelayed messages, or a bitmap for more.
 func (c *delayChunk) appendValue(dst []byte) []byte {
 	dst = binary.AppendUvarint(dst, uint64(c.n))
 	for w := range chunkWords {

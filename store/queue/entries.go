@@ -23,7 +23,7 @@ func newEntryTable[K comparable]() entryTable[K] {
 	return entryTable[K]{entries: make(map[K]*tableEntry), dirty: make(map[K]bool)}
 }
 
-// set sets an entry. It copies the value, so that the entry does not retain the whole payload.
+// set sets an entry. It copies the value.
 func (t *entryTable[K]) set(key K, value []byte) {
 	value = slices.Clone(value)
 	if e := t.entries[key]; e != nil {

@@ -99,7 +99,7 @@ func (s *State) checkOwn(o *txn.Op) txn.Code {
 }
 
 // mayCreate reports whether the pair may create a queue: in a fleet, only under the epoch of an OpOwn (INV-27). It
-// clears fleet.owned, so that the OpOwn applies to one queue.
+// clears fleet.owned.
 func (s *State) mayCreate() bool {
 	owned := s.fleet.owned != nil
 	s.fleet.owned = nil

@@ -5,10 +5,8 @@ package queue
 import "encoding/binary"
 
 // idFilter is a Bloom filter of the message IDs of a generation. It avoids page reads for new IDs, but never
-// influences a result: without a filter, each ID is looked up in the tree. A generation that was loaded from the tree,
-// or imported from another pair, has no filter.
-//
-// The filter grows in parts of increasing capacity. A queue with few IDs therefore needs little memory.
+// influences a result: without a filter, each ID is looked up in the tree. A generation that was loaded from the
+// tree, or imported from another pair, has no filter. The filter grows in parts of increasing capacity.
 type idFilter struct {
 	parts []idFilterPart
 	n     int // IDs in the last part

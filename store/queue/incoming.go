@@ -68,7 +68,7 @@ func (s *State) checkImportBegin(o *txn.Op) txn.Code {
 	if o.Number <= t.JoinEpoch {
 		return txn.ErrFleetChanged
 	}
-	// Each epoch is used once, so that a late transaction does not begin an import that was canceled.
+	// Each epoch is used once: a late transaction must not begin an import that was canceled.
 	if o.Number <= t.ImportEpoch && !mutate.Off("INV-28-canceled-import-begins-again") {
 		return txn.ErrMoveChanged
 	}
@@ -114,7 +114,7 @@ func (s *State) importBegin(o *txn.Op, r *txn.OpResult) {
 }
 
 // importSettings returns the configuration of a queue while messages are imported. The queue keeps the sizes of the
-// messages, so that its byte count is exact regardless of its later configuration.
+// messages.
 func importSettings(prioritized bool) *settings {
 	c := txn.Config{ExactBytes: 1, MaxBytes: 1 << 62, Priorities: b2u(prioritized)}
 	return &settings{Config: c, fields: c.Fields()}
@@ -169,7 +169,7 @@ func (q *Queue) spans(first, last, limit uint64) bool {
 	return last < first || last>>chunkBits-first>>chunkBits <= limit
 }
 
-// importMessages appends the messages that are not imported yet. A retry therefore adds no message.
+// importMessages appends the messages that are not imported yet.
 func (s *State) importMessages(o *txn.Op, r *txn.OpResult) {
 	q := s.moves.incoming[o.Queue]
 	s.mark(q)
@@ -231,7 +231,7 @@ func (s *State) checkCancelImport(o *txn.Op) txn.Code {
 }
 
 // cancelImport deletes the incoming queues of the epoch. It also records the cancellation of an import that has not
-// begun, so that it cannot begin later.
+// begun.
 func (s *State) cancelImport(epoch uint64, r *txn.OpResult) {
 	m := s.moves.byEpoch[epoch]
 	if m == nil {

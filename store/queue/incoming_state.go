@@ -16,10 +16,9 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// The state of a queue is transferred as pairs of keys and values like those in the tree. Their keys do not contain the
-// number of the queue. The pairs are in the order of stateKinds and, within a kind, in key order; an OpImportState has
-// pairs of one kind. Each pair can therefore be verified against the parts that are already imported. Sizes and
-// priorities of the messages are not transferred, since the target computes them from the messages.
+// The state of a queue is transferred as pairs of keys and values like those in the tree. Their keys do not contain
+// the number of the queue. The pairs are in the order of stateKinds and, within a kind, in key order; an
+// OpImportState has pairs of one kind. Sizes and priorities of the messages are not transferred.
 
 // stateKinds are the kinds of keys in the state of a queue, in the order of the transfer.
 const stateKinds = string(rune(keyQueue)) + string(rune(keySub)) + string(rune(keyAcks)) + string(rune(keyCounts)) +

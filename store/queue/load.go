@@ -203,7 +203,7 @@ func (l *Loader) getSub(k *cursor) *Sub {
 	if id == 0 {
 		k.fail("subscription number 0")
 	}
-	// The keys of one subscription are usually adjacent, so it is often the last in the list.
+	// The keys of one subscription are usually adjacent.
 	for i := len(q.subs) - 1; i >= 0; i-- {
 		if q.subs[i].id == id {
 			return q.subs[i]
@@ -298,8 +298,7 @@ func (c *cursor) subscription(sub *Sub) (name string, options txn.SubscriptionOp
 	return name, options
 }
 
-// acks decodes a chunk of acknowledgements. It stores the chunk in an unordered slot and the chunk number in gone,
-// since the floor is not known yet.
+// acks decodes a chunk of acknowledgements. It stores the chunk in an unordered slot and the chunk number in gone.
 func (l *Loader) acks(k, v *cursor) {
 	a := &l.getSub(k).acks
 	chunk := k.be64()

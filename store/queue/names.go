@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// nameList is a list of the queues sorted by name, in short parts, so that most changes move at most a few kilobytes.
+// nameList is a list of the queues sorted by name, in short parts.
 type nameList struct{ parts [][]*Queue } // no part is empty
 
 const maxPart = 512

@@ -16,8 +16,8 @@ import (
 
 // settings is the effective configuration of a queue. It is immutable.
 //
-// A queue stores only the fields set on the queue itself, not by a policy. The effective configuration is a
-// function of these fields and the policies (INV-25). A restarted node therefore computes the same configuration.
+// A queue stores only the fields set on the queue itself, not by a policy. The effective configuration is a function
+// of these fields and the policies (INV-25).
 type settings struct {
 	txn.Config // effective
 
@@ -49,7 +49,7 @@ type policyTable struct {
 	// defaults and limits contain the policies with defaults and with limits, in descending order of precedence.
 	defaults, limits []rule
 	// ends contains the dead-letter queues of policies, and all queues to which these queues dead-letter without a
-	// policy. A policy does not set the dead-letter queue of a queue in ends, so that policies cannot create a cycle.
+	// policy. A policy does not set the dead-letter queue of a queue in ends.
 	ends map[uint64]bool
 	// shared contains the settings of queues without fields set on the queue itself.
 	shared map[applied]*settings

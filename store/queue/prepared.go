@@ -259,8 +259,7 @@ func (s *State) changePrepared(o *txn.Op, logical uint64, r *txn.OpResult) {
 	r.ID = out.resultID()
 }
 
-// hold reserves the messages that p acknowledges, so that they are not delivered, and space for the messages that p
-// publishes.
+// hold reserves the messages that p acknowledges, and space for the messages that p publishes.
 func (s *State) hold(p *Prepared) {
 	ps := &s.prepared
 	ps.byXID[p.xid] = p
@@ -350,7 +349,7 @@ func (s *State) commitPrepared(p *Prepared, timeMS int64, r *txn.OpResult) {
 	}
 }
 
-// rollbackPrepared touches the queues with messages that p reserved, since these messages are deliverable again.
+// rollbackPrepared touches the queues with messages that p reserved.
 func (s *State) rollbackPrepared(p *Prepared, r *txn.OpResult) {
 	for o := range p.Ops {
 		if o.Code != txn.OpPublish {

@@ -20,8 +20,7 @@ const (
 	keyPreparedPart = 'p' // number of the preparing record, and a part number: bytes of the part
 )
 
-// preparedPart is the length of all parts except the last one. Parts are necessary because the size of a tree value is
-// limited.
+// preparedPart is the length of all parts except the last one.
 const preparedPart = 512 << 10
 
 func xKey(dst []byte, kind byte, number uint64) []byte {

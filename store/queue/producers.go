@@ -12,8 +12,7 @@ import (
 
 // producers detects retries (INV-10). For each producer it retains the results of the last transactions by sequence,
 // and a floor: sequences at or below the floor are too old. A sequence above the floor without a result was never
-// applied, so transactions of one producer may arrive out of order. Rejections of operations are also retained: a
-// retry returns the same code, regardless of later changes.
+// applied. Rejections of operations are also retained.
 //
 // Eviction depends only on the log order.
 type producers struct {
@@ -255,8 +254,7 @@ func (s *State) CachedResult(p txn.Producer) (prior txn.Result, ok bool, refused
 }
 
 // CachedResultOfRetry is CachedResult for a transaction that the producer has sent before. If any producer was
-// evicted, it returns txn.ErrProducerForgotten for every unknown producer, because the unknown producer may be an
-// evicted one.
+// evicted, it returns txn.ErrProducerForgotten for every unknown producer.
 func (s *State) CachedResultOfRetry(p txn.Producer) (prior txn.Result, ok bool, refused txn.Code) {
 	known, kept, code := s.producers.lookup(p)
 	if known == nil && s.producers.forgotten > 0 && !mutate.Off("INV-10-retry-of-a-forgotten-producer-is-let-in") {

@@ -311,8 +311,7 @@ func ackedByAll(subs []*Sub, except *Sub, chunk uint64, w int) uint64 {
 	return v
 }
 
-// othersAcked returns the messages of want that all subscriptions other than except have acknowledged. It is on the hot
-// path of Apply, so it begins with the subscription most likely to need the messages.
+// othersAcked returns the messages of want that all subscriptions other than except have acknowledged.
 func (q *Queue) othersAcked(except *Sub, chunk uint64, w int, want uint64) uint64 {
 	n := len(q.subs)
 	for k := range n {

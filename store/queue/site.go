@@ -59,7 +59,7 @@ type SiteState struct {
 	// replica has all transactions up to this LSN.
 	StopLSN uint64
 	// CanceledLSN is an LSN in the log of the primary, set at a replica. Stops up to this LSN do not permit a planned
-	// promotion, because the primary may have resumed after them. It is 0 if no stop of this epoch was canceled.
+	// promotion. It is 0 if no stop of this epoch was canceled.
 	CanceledLSN uint64
 	// Origin is, after the promotion of a replica, its last Upstream. It is zero at a replica, and for a pair that was
 	// not promoted from a replica.

@@ -51,11 +51,11 @@ func (b *tailBlock) part(from, to int) (records [][]byte, sums []uint32) {
 }
 
 const (
-	// blockEntries limits the length of a TailRun, and thus the span of an extent, to MaxExtentSpan.
+	// blockEntries limits the length of a TailRun.
 	blockEntries = MaxExtentSpan
 	// entryBytes is the overhead of an entry in addition to its record.
 	entryBytes = 24
-	// keepEntries is the maximum capacity of a block that an empty tail keeps, since an idle queue must be small.
+	// keepEntries is the maximum capacity of a block that an empty tail keeps.
 	keepEntries = 4
 )
 
@@ -121,8 +121,7 @@ func (t *tail) drop(seq uint64) int64 {
 	return c
 }
 
-// pop removes the first entry, which is dead or flushed, and returns the number of bytes freed. It clears the entry,
-// since a long-lived block would otherwise retain thousands of messages.
+// pop removes the first entry, which is dead or flushed, and returns the number of bytes freed. It clears the entry.
 func (t *tail) pop() (freed int64) {
 	b, entries := t.blocks[0].records, t.blocks[0].entries()
 	if b != nil {

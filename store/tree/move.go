@@ -4,9 +4,9 @@ package tree
 
 import "github.com/lockstep-mq/lockstep/store/page"
 
-// MoveNodes marks up to limit flushed nodes with a first page >= from, so that the next Flush after Commit writes them
-// to new pages. It returns the number of marked nodes. Their parents are also written, but not counted. Edit documents
-// the errors.
+// MoveNodes marks up to limit flushed nodes with a first page >= from: the next Flush after Commit writes them to new
+// pages. It returns the number of marked nodes. Their parents are also written, but not counted. Edit documents the
+// errors.
 func (e *Edit) MoveNodes(from page.No, limit int) (moved int, err error) {
 	if err := e.begin(); err != nil {
 		return 0, err

@@ -38,8 +38,7 @@ func (c *AccessChange) compare(o *AccessChange) int {
 
 // ChangeAccess adds an operation that changes the access table if the table still has the expected version. The
 // version is the logical number of the last change, or 0. Each entry may occur once; an empty list changes only the
-// version. requested is a checksum of the client's request. Op.Fingerprint covers this checksum instead of the changes,
-// since the active derives the changes from the request and the current table.
+// version. requested is a checksum of the client's request, which Op.Fingerprint covers instead of the changes.
 func (b *Builder) ChangeAccess(expected uint64, requested uint32, changes []AccessChange) {
 	if len(changes) > MaxAccessChanges {
 		b.fail(fmt.Errorf("%w: %d changes of the access table, limit %d", ErrTooLarge, len(changes),

@@ -8,8 +8,8 @@ import (
 	"math/bits"
 )
 
-// Config is the configuration of a queue. It is encoded as a field count (u8) and the fields (uvarint each), so that a
-// later version can add fields. An unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
+// Config is the configuration of a queue. It is encoded as a field count (u8) and the fields (uvarint each). An
+// unknown field is ErrNewerVersion unless it is zero. Durations are in milliseconds.
 type Config struct {
 	// MaxMessages and MaxBytes are the limits above which Overflow applies; 0 means no limit.
 	MaxMessages, MaxBytes uint64
@@ -39,8 +39,8 @@ type Config struct {
 	// TemporaryGrace is the time without consumers after which the active deletes the queue; 0 means that the queue is
 	// not temporary.
 	TemporaryGrace uint64
-	// ExactBytes is 1 if the queue stores the size of each message while MaxBytes or RetentionBytes is set, so that the
-	// byte count is exact. Clients cannot set it.
+	// ExactBytes is 1 if the queue stores the size of each message while MaxBytes or RetentionBytes is set. Clients
+	// cannot set it.
 	ExactBytes uint64
 	// AckTimeout is the time within which a consumer must acknowledge a delivered message; 0 means no deadline.
 	AckTimeout uint64
@@ -183,8 +183,8 @@ func (c *Config) Plain() bool { return c.Fields()&^PlainFields == 0 }
 // 0.2.0.
 func AppendConfig(dst []byte, c Config) []byte { return appendConfig(dst, c, PlainFields) }
 
-// appendConfig appends the encoding of c to dst. A mask other than PlainFields is encoded as an additional field after
-// the plain fields, so that releases without masks reject the configuration.
+// appendConfig appends the encoding of c to dst. A mask other than PlainFields is encoded as an additional field
+// after the plain fields.
 func appendConfig(dst []byte, c Config, mask ConfigMask) []byte {
 	if mask == PlainFields {
 		mask = 0

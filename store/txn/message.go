@@ -264,7 +264,7 @@ func appendString(dst []byte, s string) []byte {
 // UvarintBytes returns the number of bytes that binary.AppendUvarint appends.
 func UvarintBytes(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// decoder decodes b. After fail, b is empty and all methods return zero values, so that callers check err only once.
+// decoder decodes b. After fail, b is empty and all methods return zero values.
 type decoder struct {
 	b   []byte
 	err error

@@ -33,9 +33,9 @@ type StatePair struct{ Key, Value []byte }
 
 const flagPrioritized = 1
 
-// Fence adds an operation that fences queues of this pair, because they move to another pair under an ownership epoch.
-// pair is the name of the other pair. queues are the numbers of the queues, in ascending order. If an argument is
-// invalid, the error of Finish wraps ErrMalformed, ErrTooLarge or ErrInvalidName.
+// Fence adds an operation that fences queues of this pair for a move to another pair under an ownership epoch. pair
+// is the name of the other pair. queues are the numbers of the queues, in ascending order. If an argument is invalid,
+// the error of Finish wraps ErrMalformed, ErrTooLarge or ErrInvalidName.
 func (b *Builder) Fence(epoch uint64, pair string, queues []uint64) {
 	b.beginMove(OpFence, epoch, pair, len(queues))
 	last := uint64(0)
@@ -113,8 +113,7 @@ func (b *Builder) TakeMoved(epoch uint64) { b.onMove(OpTakeMoved, epoch) }
 func (b *Builder) CancelImport(epoch uint64) { b.onMove(OpCancelImport, epoch) }
 
 // ForgetMove adds an operation that removes the record of a move that was taken or canceled. The caller must have
-// verified that the other pair has no fence with this epoch, for example because it has applied DropMoved or Unfence,
-// or that it was removed from the fleet.
+// verified that the other pair has no fence with this epoch, or that it was removed from the fleet.
 func (b *Builder) ForgetMove(epoch uint64) { b.onMove(OpForgetMove, epoch) }
 
 func (b *Builder) onMove(code OpCode, epoch uint64) {

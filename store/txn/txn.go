@@ -71,8 +71,8 @@ const (
 	// OpOwn sets the ownership epoch of the queue that the following OpCreateQueue creates, or raises the epoch of an
 	// existing queue.
 	OpOwn OpCode = 29
-	// OpFence fences queues of this pair, because they move to another pair. Fenced queues do not change until the fence
-	// ends or the queues are deleted.
+	// OpFence fences queues of this pair for a move to another pair. Fenced queues do not change until the fence ends
+	// or the queues are deleted.
 	OpFence OpCode = 30
 	// OpUnfence ends a fence. The pair continues to own the queues.
 	OpUnfence OpCode = 31
@@ -166,7 +166,7 @@ const (
 	StartSequence Start = 3
 )
 
-// Producer identifies a transaction so that it can be retried safely (INV-10).
+// Producer identifies a transaction for retries (INV-10).
 type Producer struct {
 	// ID has 1 to MaxProducerIDBytes bytes. If returned by a Reader, it aliases the payload.
 	ID []byte
@@ -185,8 +185,8 @@ type Range struct {
 
 // Result is the result of applying a transaction. It is the same on both nodes.
 type Result struct {
-	// LSN is the LSN of the applied record, or for a duplicate the LSN of the original. If the pair has sites, it is the
-	// logical number instead of the LSN, so that it is the same at all sites.
+	// LSN is the LSN of the applied record, or for a duplicate the LSN of the original. If the pair has sites, it is
+	// the logical number instead of the LSN.
 	LSN uint64
 	// Duplicate reports whether the producer's sequence was applied before. The result is then the original one.
 	Duplicate bool
