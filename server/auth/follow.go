@@ -31,7 +31,7 @@ func (i *Interceptor) RunStream(ctx context.Context, method string, handle func(
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
-	// If RunStream returns first, the context of the stream ends, and therefore the handler returns.
+	// If RunStream returns first, the context of the stream ends.
 	go func() { done <- handle(inner) }()
 	var ticks <-chan time.Time
 	if over != nil {

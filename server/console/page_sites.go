@@ -158,7 +158,7 @@ func (d *sitesView) addReplication(st *pb.GetSiteResponse, r *pb.SiteReplication
 	if r.GetConnected() {
 		d.Link.State = label{"connected", "good"}
 	}
-	// primary contains the state at the start of the stream, so use the newer end of the log in r.
+	// primary contains the state at the start of the stream: use the newer end of the log in r.
 	if r.GetConnected() && r.GetHeardAt().AsTime().After(primary.At.AsTime()) {
 		primary.Last, primary.At = r.GetPrimaryEnd(), r.GetHeardAt()
 	}

@@ -46,7 +46,7 @@ func (p peerSecret) GetRequestMetadata(context.Context, ...string) (map[string]s
 	return map[string]string{peerSecretKey: string(secret)}, nil
 }
 
-// RequireTransportSecurity returns false, because nodes without TLS trust their network.
+// RequireTransportSecurity returns false.
 func (peerSecret) RequireTransportSecurity() bool { return false }
 
 func (n *node) loadAccess() {

@@ -72,8 +72,7 @@ func (n *node) forward() func(context.Context, string, []string) (context.Contex
 	return peerclient.Forward
 }
 
-// credentialed is a connection that presents this node's certificate. It rejects calls without credentials, because
-// such calls would have the rights of this node.
+// credentialed is a connection that presents this node's certificate. It rejects calls without credentials.
 type credentialed struct{ grpc.ClientConnInterface }
 
 var errCredentials = status.Error(codes.PermissionDenied, "session has no credentials for the other node")

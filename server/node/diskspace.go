@@ -41,8 +41,8 @@ func (n *node) checkDisk() {
 	}
 }
 
-// standbySpace returns an error if this standby must not accept the given number of bytes from the active, because
-// less than half of disk.low-watermark would remain free. After such an error, it requires five eighths of it.
+// standbySpace returns an error if this standby must not accept the given number of bytes from the active: less than
+// half of disk.low-watermark would remain free. After such an error, it requires five eighths of it.
 func (n *node) standbySpace(bytes int) error {
 	room, err := n.store.Room()
 	if err != nil {

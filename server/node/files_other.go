@@ -4,5 +4,5 @@
 
 package node
 
-// openFilesLimit returns false, because this system does not limit the number of open files.
+// openFilesLimit returns false.
 func openFilesLimit() (uint64, bool) { return 0, false }

@@ -61,7 +61,7 @@ func (n *node) isFleetNode(ctx context.Context) bool {
 }
 
 // dialPair connects to a node of another pair, with the certificate of this node and the secret of the fleet. Calls
-// must be sent over a forward.Client, so that they have the rights of a client, not those of this node.
+// must be sent over a forward.Client.
 func (n *node) dialPair(address string) (*grpc.ClientConn, error) {
 	options := slices.Concat([]grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -137,7 +137,7 @@ func (n *node) forwardAMQP(c broker.Client) broker.Forwarder {
 // sharedConn is a connection that the sessions of the console share.
 type sharedConn struct{ *grpc.ClientConn }
 
-// Close implements forward.Conn. It does nothing, because other sessions use the connection.
+// Close implements forward.Conn. It does nothing.
 func (sharedConn) Close() error { return nil }
 
 // forwardConsole returns the function that connects sessions of the console to all pairs. It returns nil without a

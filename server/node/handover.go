@@ -61,8 +61,8 @@ func (n *node) handOverBeforeStop(ctx context.Context) error {
 }
 
 // drainWithoutSuccessor drains a stopping active that has no successor. It holds new transactions until the node
-// stops, which rejects them, and waits up to drainLimit for the outcome of the transactions already accepted. If the
-// node stops because of a failure, it does nothing.
+// stops, and waits up to drainLimit for the outcome of the transactions already accepted. If the node stops because
+// of a failure, it does nothing.
 func (n *node) drainWithoutSuccessor(ctx context.Context, failure error) {
 	primary, err := n.plane.active()
 	if err != nil || failure != nil && !errors.Is(failure, ErrRestart) {

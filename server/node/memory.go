@@ -26,9 +26,8 @@ const (
 // flight, and for uncollected garbage.
 func StoreMemory(budgetBytes int64) int64 { return max(budgetBytes/2, store.MinMemoryBudget) }
 
-// LimitMemory keeps the memory of the process within memory.budget until ctx ends, as far as possible. The limit
-// rises with the memory in use, so the process can exceed the budget. If the environment contains GOMEMLIMIT,
-// LimitMemory does nothing. It must be used only in a process that runs one node.
+// LimitMemory keeps the memory of the process within memory.budget until ctx ends, as far as possible. If the
+// environment contains GOMEMLIMIT, LimitMemory does nothing. It must be used only in a process that runs one node.
 func LimitMemory(ctx context.Context, budgetBytes int64) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return

@@ -156,15 +156,15 @@ func openRaft(
 	return c, nil
 }
 
-// markedStandalone reports whether a data directory is marked as that of a standalone node. If the check fails,
-// it returns true, so that the store is not quarantined.
+// markedStandalone reports whether a data directory is marked as that of a standalone node. If the check fails, it
+// returns true.
 func markedStandalone(fs vfs.FS, dir string) bool {
 	_, err := fs.Stat(filepath.Join(dir, datadir.StandaloneName))
 	return !errors.Is(err, os.ErrNotExist)
 }
 
 // markStandalone marks a new or restored data directory as that of a standalone node. It returns ErrStandaloneData
-// for the data directory of a pair, because the other node may serve the same queues.
+// for the data directory of a pair.
 func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	name := filepath.Join(dir, datadir.StandaloneName)
 	if _, err := fs.Stat(name); err == nil {
@@ -172,7 +172,7 @@ func markStandalone(fs vfs.FS, dir string, id failover.Identity) error {
 	} else if !errors.Is(err, os.ErrNotExist) {
 		return fmt.Errorf("stat %s: %w", name, err)
 	}
-	// A restored store belongs to no pair, so no other node can serve its queues.
+	// A restored store belongs to no pair.
 	if !id.Empty() && !id.Restored {
 		return fmt.Errorf("%w: %s belongs to pair %s, whose other node may serve the same queues; start it "+
 			"with its coordinator, "+

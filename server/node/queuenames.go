@@ -19,8 +19,7 @@ type queueNamer struct {
 }
 
 type queueNames struct {
-	// find returns the name of a queue, or "" if it is unknown. It must not block, because lines are logged while
-	// locks are held.
+	// find returns the name of a queue, or "" if it is unknown. It must not block.
 	find atomic.Pointer[func(id uint64) string]
 }
 

@@ -89,8 +89,8 @@ var (
 		"or connect locally to a loopback metrics.listen without TLS")
 )
 
-// portTLS returns the TLS configuration of an HTTP port. It returns nil without TLS. Client certificates are
-// optional, because probes and browsers may have none. They are verified if a CA is configured.
+// portTLS returns the TLS configuration of an HTTP port, or nil without TLS. Client certificates are optional. They
+// are verified if a CA is configured.
 func portTLS(source *tlsfiles.Source) *tls.Config {
 	if source == nil {
 		return nil

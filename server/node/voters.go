@@ -35,7 +35,7 @@ func (l *conditionMonitor) watchVoters(ctx context.Context) {
 	ticker := time.NewTicker(voterInterval)
 	defer ticker.Stop()
 	for {
-		// Use new connections, because a voter presents its current certificate only when a connection begins.
+		// Use new connections: a voter presents its current certificate only when a connection begins.
 		admin, err := raft.NewAdmin(raft.AdminOptions{
 			Voters: r.Voters, TLS: l.n.secrets.voters(), Dial: l.n.environment.Dial,
 		})

@@ -100,8 +100,7 @@ func (a *Service) executeForce(ctx context.Context, req failover.ForceRequest) (
 	return rec, nil
 }
 
-// planForce determines the expected loss. It returns an error if a forced failover is not permitted, for example
-// because the other node responds.
+// planForce determines the expected loss. It returns an error if a forced failover is not permitted.
 func (a *Service) planForce(ctx context.Context, req *pb.ForceFailoverRequest) (*pb.ForceFailoverResponse, error) {
 	found, err := a.findRecord(ctx)
 	if err != nil {

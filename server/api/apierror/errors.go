@@ -231,7 +231,7 @@ type settledError struct{ error }
 func (e *settledError) Unwrap() error { return e.error }
 
 // Refusal returns the error of a transaction that was refused when it was applied. It returns nil if the transaction
-// was not refused. kept reports whether the result is retained, because the transaction has a producer.
+// was not refused. kept reports whether the result is retained.
 func Refusal(r *txn.Result, kept bool) error { return RefusalWith(r, kept, nil) }
 
 // RefusalWith is like Refusal. If because is not nil, it replaces the error of the refused transaction.

@@ -111,8 +111,7 @@ type separate struct{ context.Context } //nolint:containedctx // it wraps one
 
 func (separate) Value(any) any { return nil }
 
-// AfterFunc implements the method that package context calls for derived contexts. It avoids the goroutine that
-// the package would otherwise start.
+// AfterFunc implements the method that package context calls for derived contexts.
 func (a separate) AfterFunc(f func()) (stop func() bool) { return context.AfterFunc(a.Context, f) }
 
 func (c *call) finish(err error) {

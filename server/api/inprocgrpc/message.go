@@ -22,8 +22,8 @@ type item struct {
 	data   mem.BufferSlice
 }
 
-// Maker is a reusable representation of a response. It is not passed by reference, because its memory is reused.
-// Instead, the receiver gets a message from MakeMessage.
+// Maker is a reusable representation of a response. It is not passed by reference: the receiver gets a message from
+// MakeMessage.
 type Maker interface {
 	// MakeMessage creates the message, which does not refer to reused memory.
 	MakeMessage() proto.Message
@@ -157,7 +157,7 @@ func succeeded(m *pb.PublishStreamResponse) bool {
 const fieldBytes = 16
 
 // measure returns an upper bound of the encoded size of a request. ok is false if the request cannot be passed by
-// reference, for example because a text field is not valid UTF-8.
+// reference.
 func measure(m *pb.PublishStreamRequest) (bytes int, ok bool) {
 	if bytes, ok = measurePublish(m.GetPublish()); !ok {
 		return 0, false

@@ -40,8 +40,7 @@ func fieldNames(fields txn.ConfigMask) (names []string) {
 	return names
 }
 
-// QueuePolicy converts a policy. It ignores dead_letter of the defaults, because only the store can resolve the name.
-// Errors wrap ErrInvalid.
+// QueuePolicy converts a policy. It ignores dead_letter of the defaults. Errors wrap ErrInvalid.
 func QueuePolicy(in *pb.QueuePolicy) (p txn.QueuePolicy, err error) {
 	if p.Priority = uint64(in.GetPriority()); p.Priority > txn.MaxPolicyPriority {
 		return p, fmt.Errorf("%w: priority is %d, maximum is %d", apierror.ErrInvalid, p.Priority, txn.MaxPolicyPriority)
@@ -73,8 +72,7 @@ func QueuePolicyToProto(pattern string, p *txn.QueuePolicy, deadLetter string) *
 	}
 }
 
-// Config converts the configuration of a queue. It ignores dead_letter, because only the store can resolve the
-// name. Errors wrap ErrInvalid and name the field.
+// Config converts the configuration of a queue. It ignores dead_letter. Errors wrap ErrInvalid and name the field.
 func Config(in *pb.QueueConfig) (c txn.Config, err error) {
 	from := in.ProtoReflect()
 	for i := range configFields.Len() {

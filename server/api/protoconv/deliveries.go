@@ -48,7 +48,7 @@ const (
 	fieldKey, fieldValue                                = 1, 2
 	fieldBool, fieldInt, fieldDouble, fieldBytes        = 1, 2, 3, 4
 	fieldSeconds, fieldNanos                            = 1, 2
-	// tagBytes is the size of a tag, because all field numbers are below 16.
+	// tagBytes is the size of a tag. All field numbers are below 16.
 	tagBytes = 1
 )
 
@@ -89,7 +89,7 @@ func (d *Deliveries) next() *deliveryPart {
 	return &d.parts[n]
 }
 
-// Release removes the references to the records, so that they can be garbage-collected.
+// Release removes the references to the records.
 func (d *Deliveries) Release() { clear(d.parts) }
 
 func (p *deliveryPart) measure() {
@@ -164,8 +164,7 @@ func (p *deliveryPart) encodeDeadLetter() (err error) {
 	return nil
 }
 
-// numberBytes returns the encoded size of a number field. It returns 0 for the value 0, because appendNumber omits
-// such a field.
+// numberBytes returns the encoded size of a number field. It returns 0 for the value 0.
 func numberBytes(v uint64) int {
 	if v == 0 {
 		return 0
@@ -253,8 +252,7 @@ func (p *deliveryPart) appendAttributes(b []byte) []byte {
 	return b
 }
 
-// valueBytes returns the encoded size of a PropertyValue. The value is in a oneof, so a zero value is also
-// encoded.
+// valueBytes returns the encoded size of a PropertyValue. A zero value is also encoded.
 func valueBytes(v txn.Value) int {
 	switch v.Kind {
 	case txn.ValueBool, txn.ValueInt64:

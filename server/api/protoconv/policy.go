@@ -16,9 +16,8 @@ import (
 
 const policyPath = "redelivery"
 
-// Policy converts the settings of a subscription that override the configuration of its queue. own is the mask of
-// the overridden fields. Policy ignores the value of dead_letter, because only the store can resolve the name.
-// Errors wrap ErrInvalid and name the field.
+// Policy converts the settings of a subscription that override the configuration of its queue. own is the mask of the
+// overridden fields. Policy ignores the value of dead_letter. Errors wrap ErrInvalid and name the field.
 func Policy(in *pb.RedeliveryPolicy) (own txn.ConfigMask, values txn.Config, err error) {
 	if in == nil {
 		return 0, values, nil
@@ -70,7 +69,7 @@ func PolicyToProto(o *txn.SubscriptionOptions, deadLetter string) *pb.Redelivery
 	return out
 }
 
-// ownDuration returns d, or a duration of 0 if d is nil, because an override with 0 differs from no override.
+// ownDuration returns d, or a duration of 0 if d is nil.
 func ownDuration(d *durationpb.Duration) *durationpb.Duration {
 	if d == nil {
 		return &durationpb.Duration{}

@@ -145,8 +145,7 @@ func (s *Service) describeActivity(ctx context.Context, session *session.Session
 }
 
 // oldest returns the time at which the oldest message of a queue was accepted. It returns the zero time for an empty
-// queue. known is false if the message was not read, for example because the deadline has passed. The caller must
-// hold agesMu.
+// queue. known is false if the message was not read. The caller must hold agesMu.
 func (a *activity) oldest(
 	ctx context.Context, s *store.Store, id uint64, deadline time.Time,
 ) (accepted time.Time, known bool) {

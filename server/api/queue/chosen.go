@@ -245,7 +245,7 @@ func (c *chosen) move(ctx context.Context) (moved uint64, err error) {
 type movePlan struct {
 	moves []moveGroup
 	// from contains the messages to move from each subscription. acks contains the messages to acknowledge for a
-	// subscription, because they are moved from another subscription.
+	// subscription.
 	from, acks map[uint32][]txn.Range
 	required   bool // the transaction is refused if a message in from is already acknowledged
 }

@@ -107,7 +107,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := identity.use(attach.GetQueue()); err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
-	// Check again, because the rules may have changed before the stream was registered.
+	// Check again: the rules may have changed before the stream was registered.
 	if err := s.rules.Check(stream.Context(), access.Consume, attach.GetQueue()); err != nil {
 		return fmt.Errorf("consume %q: %w", attach.GetQueue(), err)
 	}
@@ -126,7 +126,7 @@ func (s *Service) consume(stream grpc.BidiStreamingServer[pb.ConsumeRequest, pb.
 	if err := c.handle(stream.Context(), first); err != nil {
 		return err
 	}
-	// The reader ends when this call returns, because the context of the stream then ends, which ends Recv and Settle.
+	// The reader ends when this call returns: the context of the stream then ends.
 	go c.read(stream.Context())
 	err = c.deliver(stream.Context())
 	return s.ended(attach.GetQueue(), err)

@@ -169,8 +169,7 @@ func crossPair(err error) error {
 }
 
 // missingBefore returns the error for a request that was refused at an earlier LSN because a queue was missing at
-// this pair or was fenced. If all queues have since moved to this pair, the client must repeat the request under a new
-// sequence.
+// this pair or was fenced.
 func (s *Service) missingBefore(queues ...string) error {
 	if missing := s.missingOf(queues...); missing != nil || s.fleet == nil || len(queues) == 0 {
 		return missing

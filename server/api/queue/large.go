@@ -40,8 +40,7 @@ func (s *Service) commitInOrder(ctx context.Context, session *session.Session, p
 			return nil, err
 		}
 		defer done()
-		// The wait for the commit must not count against clients, because their requests may be queued behind this
-		// request.
+		// The wait for the commit must not count against clients: their requests may be queued behind this request.
 		defer admission.IncomingFromContext(ctx).Blocked()()
 	}
 	return session.Primary.Commit(ctx, payload)

@@ -70,7 +70,7 @@ func (s *Service) checkFence(queue string) error {
 	return nil
 }
 
-// WatchMoves ends the consumers of queues that are fenced because they move to another pair, until ctx ends.
+// WatchMoves ends the consumers of queues that are fenced for a move to another pair, until ctx ends.
 func (s *Service) WatchMoves(ctx context.Context) {
 	changed, cancel := query.WatchFleet(s.store)
 	defer cancel()

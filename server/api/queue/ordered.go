@@ -123,8 +123,8 @@ func containsFold(name, lower string) bool {
 	return lower == "" || strings.Contains(strings.ToLower(name), lower)
 }
 
-// findAges sets acceptMS of the queues with the given indexes. It reports whether some ages are unknown, for example
-// because of agesLimit. The caller must hold activity.mu.
+// findAges sets acceptMS of the queues with the given indexes. It reports whether some ages are unknown. The caller
+// must hold activity.mu.
 func (s *Service) findAges(ctx context.Context, list []int) (incomplete bool) {
 	a := &s.activity
 	a.evictAges()

@@ -32,8 +32,7 @@ func (s *Service) partitioned(targets []query.Target) error {
 	return nil
 }
 
-// replaces reports whether the error of a lookup replaces that of a transaction that was refused because a queue does
-// not exist.
+// replaces reports whether the error of a lookup replaces that of a refused transaction.
 func replaces(missing error) bool {
 	return apierror.ConcernsOwner(missing) || errors.Is(missing, apierror.ErrCrossPair) ||
 		errors.Is(missing, apierror.ErrPartitioned)

@@ -241,8 +241,7 @@ func appendPublish(b *txn.Builder, id uint64, timeMS, delayMS int64, messages []
 // recordOverhead is the approximate size of a stored message without its body.
 const recordOverhead = 64
 
-// mayNotFit reports whether a queue may refuse the messages when they are applied, because other clients publish
-// concurrently. A queue that discards old messages refuses only messages that together exceed its limit.
+// mayNotFit reports whether a queue may refuse the messages when they are applied.
 func mayNotFit(q *query.Target, messages, sizeBytes int) bool {
 	c := q.Config
 	if !c.Limited() || q.Subscriptions == 0 && !c.Retains() {

@@ -112,8 +112,7 @@ func (s *Service) PublishStream(
 	}
 	p.caller.begin(access.Publish, p.lose, nil)
 	defer p.caller.end()
-	// The reader ends when this call returns, because the context of the stream then ends, which ends Recv, Acquire and
-	// Submit.
+	// The reader ends when this call returns: the context of the stream then ends.
 	go p.read(stream.Context())
 	return p.end(p.answer())
 }
@@ -356,7 +355,7 @@ func (p *publishStream) prepare(
 	}
 	switch {
 	case err != nil:
-		// Do not split a retry, because the first attempt may have been executed as a whole, with one outcome.
+		// Do not split a retry: the first attempt may have been executed as a whole, with one outcome.
 		if publish.GetSplits() && !publish.GetProducer().GetRetry() && splittable(err) {
 			err, last = fmt.Errorf("%w: %w", apierror.ErrSplit, err), true
 		}

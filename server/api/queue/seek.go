@@ -60,8 +60,7 @@ func (s *Service) seekSubscription(
 	}
 	var result *txn.Result
 	commit := func() (err error) {
-		// Wait for the outcome even if the caller cancels the call, because no consumer may attach before the outcome is
-		// known.
+		// Wait for the outcome even if the caller cancels the call: no consumer may attach before the outcome is known.
 		result, err = s.commit(context.WithoutCancel(ctx), session, o, func(b *txn.Builder) {
 			b.Seek(key.Queue, key.Sub, sequence)
 		})
@@ -133,8 +132,8 @@ func checkSequence(sequence, next uint64) error {
 	return nil
 }
 
-// since returns the sequence of the first message published at t or later. Message times are rounded down to
-// milliseconds. Therefore messages published earlier in the same millisecond are included.
+// since returns the sequence of the first message published at t or later. Messages published earlier in the same
+// millisecond are included.
 func (s *Service) since(ctx context.Context, queueID uint64, t *timestamppb.Timestamp) (uint64, error) {
 	sequence, _, _, err := query.FirstSince(ctx, s.store, queueID, 1, t.AsTime().UnixMilli())
 	return sequence, err

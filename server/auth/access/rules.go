@@ -32,7 +32,7 @@ var (
 	ErrNotPeer = errors.New("only the other node of the pair may make this call")
 	// ErrNotFound is returned if the rule, role, token or quota does not exist.
 	ErrNotFound = errors.New("access entry not found")
-	// ErrInUse is returned if a role cannot be deleted because a rule references it.
+	// ErrInUse is returned if a role cannot be deleted: a rule references it.
 	ErrInUse = errors.New("access entry is in use")
 	// ErrTokenExists is returned if a token with the same name or SHA-256 already exists.
 	ErrTokenExists = errors.New("token already exists")
@@ -148,7 +148,7 @@ func (r *Rules) Generation() uint64 { return r.get().table.generation }
 // Table returns the current table.
 func (r *Rules) Table() *Table { return r.get().table }
 
-// Open reports whether clients have all rights, because Table.Closed returns false and Setting.Deny is not set.
+// Open reports whether clients have all rights: Table.Closed returns false and Setting.Deny is not set.
 func (r *Rules) Open() bool { return r.get().open }
 
 // Setting returns the current setting.

@@ -178,8 +178,8 @@ func (c *Conn) end() error {
 	return c.err
 }
 
-// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the received data, so that the bytes returned
-// last belong to the frame that gRPC processes.
+// wire parses the HTTP/2 frames that gRPC reads and writes. It buffers the received data: the bytes returned last
+// belong to the frame that gRPC processes.
 type wire struct {
 	conn   *Conn
 	in     frames

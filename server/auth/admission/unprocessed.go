@@ -183,7 +183,7 @@ func (in *Incoming) Consumed(bytes int) {
 }
 
 // Blocked records that a request waits for the node until over is called. During that time, no connection is closed
-// because of unprocessed data.
+// for unprocessed data.
 func (in *Incoming) Blocked() (over func()) {
 	if in == nil {
 		return func() {}
@@ -319,7 +319,7 @@ func (l *Listener) pauseExcess() {
 	}
 	largest := l.connToClose(now, holding, bySource, awaited)
 	for _, c := range holding {
-		// The largest holder is still read, so that a large request can complete.
+		// The largest holder is still read: a large request must be able to complete.
 		c.unprocessed.slow.Store(c != first && bySource[c.source] > share)
 	}
 	if largest != nil {
@@ -388,7 +388,7 @@ func (c *Conn) growsBy(now time.Time, growth int64) bool {
 	return now.Sub(a.grown) < unprocessedGrowthTime && bytes >= c.l.unprocessed.limit/minBlockingFraction
 }
 
-// CloseForMemory closes a connection because its unprocessed data occupies memory that other clients need.
+// CloseForMemory closes a connection that has too much unprocessed data.
 func (c *Conn) CloseForMemory() { c.closeAndCharge(ExcessiveMemory, abandonedFraction) }
 
 // holdsMoreThan reports whether the connection has more unprocessed data than other. Connections of different

@@ -171,8 +171,8 @@ func (l *Log) Observe(ctx context.Context, c auth.Call) {
 	l.store(r)
 }
 
-// suppresses reports whether a denied call must not be recorded, because a call of the same kind was recorded
-// recently. It counts such a call. It also stores a record for each counter that takeCounted removes.
+// suppresses reports whether a denied call must not be recorded, and counts such a call. It also stores a record for
+// each counter that takeCounted removes.
 func (l *Log) suppresses(r *Record) bool {
 	host := r.Address
 	if h, _, err := net.SplitHostPort(host); err == nil {

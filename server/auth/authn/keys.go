@@ -138,7 +138,7 @@ func (k *keys) load(ctx context.Context, after time.Duration) error {
 
 // read reads or fetches the keys, and uses them if they are valid. The caller must hold loading.
 func (k *keys) read(ctx context.Context) {
-	// All waiting calls use this fetch, so the end of the context of one call must not cancel it.
+	// All waiting calls use this fetch: the end of the context of one call must not cancel it.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), fetchTimeout)
 	defer cancel()
 	var raw []byte

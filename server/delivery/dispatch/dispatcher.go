@@ -247,7 +247,7 @@ func (d *dispatcher) followPause() {
 	d.wakeAll()
 }
 
-// wakeAll wakes the deliver goroutine and all consumers, because consumers may have buffered messages.
+// wakeAll wakes the deliver goroutine and all consumers.
 func (d *dispatcher) wakeAll() {
 	signal(d.wake)
 	for _, c := range d.consumers {

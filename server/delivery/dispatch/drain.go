@@ -28,8 +28,8 @@ func (c *Consumer) Drain(number uint64) {
 	signal(d.wake)
 }
 
-// beginDrains makes the order read from its position again, because the order may not have read messages published
-// before the request. The caller must hold d.mu, and no read may be in progress.
+// beginDrains makes the order read from its position again. The caller must hold d.mu, and no read may be in
+// progress.
 func (d *dispatcher) beginDrains() {
 	if !d.drains {
 		return
@@ -60,8 +60,7 @@ func (d *dispatcher) answerDrains(want int, again []uint64) {
 	}
 }
 
-// answerAllDrains answers all drains of a paused subscription, because no message is available. The caller must hold
-// d.mu.
+// answerAllDrains answers all drains of a paused subscription. The caller must hold d.mu.
 func (d *dispatcher) answerAllDrains() {
 	for _, c := range d.consumers {
 		if c.drain.number != 0 && !c.drain.done {

@@ -32,7 +32,7 @@ func (d *dispatcher) setFilter() error {
 }
 
 // match splits a read result into the messages that match the current filter, and the ranges of the other messages.
-// d.mu must not be held, because the evaluation is slow.
+// d.mu must not be held.
 func (d *dispatcher) match(messages []Message) (matching []Message, others []Range, err error) {
 	if d.filters != d.registry.source.Filters() {
 		if err := d.setFilter(); err != nil {

@@ -40,8 +40,7 @@ type group struct {
 	parked []parkedMessage // later messages of the group, in delivery order
 }
 
-// parkedMessage is a sequence with its lane (priority) in the upper bits. The highest lane is encoded as 0, so that
-// it is ordered first.
+// parkedMessage is a sequence with its lane (priority) in the upper bits. The highest lane is encoded as 0.
 type parkedMessage uint64
 
 const laneShift = 58

@@ -125,7 +125,7 @@ func highest(ids []string, partition int) (at int) {
 	return at
 }
 
-// mix is the finalizer of SplitMix64, because the high bits of FNV-1a depend little on the last bytes.
+// mix is the finalizer of SplitMix64.
 func mix(h uint64) uint64 {
 	h = (h ^ h>>30) * 0xbf58476d1ce4e5b9
 	h = (h ^ h>>27) * 0x94d049bb133111eb

@@ -15,8 +15,7 @@ func (r *Registry) Return(key Key, ranges []Range, free func() error) error {
 	if r.hidden == nil {
 		r.hidden = make(map[Key][]Range)
 	}
-	// A dispatcher that is created during free also needs the ranges, because its reads may precede or follow the
-	// change.
+	// A dispatcher that is created during free also needs the ranges.
 	r.hidden[key] = append(slices.Clone(r.hidden[key]), ranges...)
 	if d := r.byKey[key]; d != nil {
 		d.hide(ranges)

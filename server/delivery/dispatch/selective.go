@@ -142,7 +142,7 @@ func (s *selective) mayRead(lane int) bool {
 }
 
 // skipBelow limits a read that starts at the given lane. It excludes the next lower lane that has requeued or
-// deferred messages, and all lanes below it, so that new messages do not overtake these messages.
+// deferred messages, and all lanes below it.
 func (s *selective) skipBelow(lane int) {
 	if s.lanes == nil {
 		return
@@ -223,7 +223,7 @@ func (s *selective) redeliverRead(messages []Message) (redelivered uint64) {
 	return redelivered
 }
 
-// notRead requeues sequences and removes them from requested, so that missing does not process them.
+// notRead requeues sequences and removes them from requested.
 func (s *selective) notRead(sequences []uint64) {
 	if len(sequences) == 0 {
 		return
@@ -236,8 +236,7 @@ func (s *selective) notRead(sequences []uint64) {
 	s.requested = slices.DeleteFunc(s.requested, func(sequence uint64) bool { return left[sequence] })
 }
 
-// missing processes requested sequences that the read did not return, for example because they are acknowledged,
-// dead-lettered or corrupt. It requeues the next messages of their groups.
+// missing processes requested sequences that the read did not return. It requeues the next messages of their groups.
 func (s *selective) missing(found []Message) {
 	for _, sequence := range s.requested {
 		for len(found) > 0 && found[0].Sequence < sequence {

@@ -175,7 +175,7 @@ func (d *dispatcher) takePending() (batch settlement, idle bool) {
 	if d.deadWait {
 		d.postponeDead(&batch)
 	}
-	// This is a copy for other goroutines, because the commit of the batch modifies its lists.
+	// This is a copy for other goroutines: the commit of the batch modifies its lists.
 	d.committing = settlement{
 		acks: batch.acks, releases: slices.Clone(batch.releases), dead: slices.Clone(batch.dead),
 		unsent: batch.unsent,

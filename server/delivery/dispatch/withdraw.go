@@ -6,7 +6,7 @@ import "slices"
 
 // Withdraw calls commit to remove messages from a subscription. It passes those of the given sequences that have
 // neither a consumer nor an uncommitted outcome. commit must return the sequences that it has removed. Deliveries of
-// the subscription pause during the call, so that no message is both delivered and removed.
+// the subscription pause during the call.
 func (r *Registry) Withdraw(key Key, sequences []uint64, commit func(free []uint64) (taken []uint64, err error)) error {
 	taken, err := commit(r.hold(key, sequences))
 	if err == nil {

@@ -18,8 +18,7 @@ const (
 )
 
 // due processes the schedule index. It releases delayed messages, removes message IDs that have left the dedup
-// window, and passes expired messages to the expiry task. It records its position in the index, because removed
-// entries can remain in the index.
+// window, and passes expired messages to the expiry task. It records its position in the index.
 type due struct {
 	o      Options
 	expiry *expiry

@@ -184,14 +184,13 @@ const (
 	// usualProperties is the number of properties that is assumed when the estimated cost of an expression is
 	// compared with MaxEstimate. For messages with more properties, MaxCost limits the evaluation.
 	usualProperties = 1000
-	// maxProperties is an upper bound of the number of properties of a message, because each property, typed or not,
-	// takes at least three bytes.
+	// maxProperties is an upper bound of the number of properties of a message.
 	maxProperties = (txn.MaxPropertiesBytes + txn.MaxAttributesBytes) / 3
 	// usualValues is the number of values in the body that is assumed for the same estimate.
 	usualValues = 1000
 )
 
-// EstimateCallCost returns nil, so that CEL uses its own estimates.
+// EstimateCallCost returns nil: CEL uses its own estimates.
 func (estimator) EstimateCallCost(string, string, *cost.AstNode, []cost.AstNode) *cost.CallEstimate {
 	return nil
 }

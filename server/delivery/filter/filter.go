@@ -174,7 +174,7 @@ func refusal(issues *cel.Issues) error {
 		return fmt.Errorf("%w: %w", ErrInvalid, issues.Err())
 	}
 	first := all[0]
-	// The message may contain client text, so convert it to a single line of limited length.
+	// The message may contain client text: convert it to a single line of limited length.
 	message := strings.Join(strings.Fields(first.Message), " ")
 	if len(message) > maxReasonBytes {
 		message = strings.ToValidUTF8(message[:maxReasonBytes], "") + "…"

@@ -170,7 +170,7 @@ func (d *document) object(f *field) bool {
 	}
 }
 
-// forget clears the spans of f and its children, because the key of f is repeated.
+// forget clears the spans of f and its children.
 func (d *document) forget(f *field) {
 	if d.spans[f.slot].end == 0 {
 		return

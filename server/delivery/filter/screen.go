@@ -117,7 +117,7 @@ func newJunction(op string, operands []celast.Expr, u *uses) (s screen, ok bool)
 			return screen{}, false
 		}
 	}
-	// The parts that need the body come last, because parsing it is more expensive than all other comparisons.
+	// The parts that need the body come last.
 	slices.SortStableFunc(s.parts, func(a, b screen) int { return cmp.Compare(a.cost(), b.cost()) })
 	return s, len(s.parts) > 0
 }

@@ -29,10 +29,9 @@ type Severity int
 const (
 	// Info is the severity of a condition that requires no action.
 	Info Severity = iota + 1
-	// Warning is the severity of a condition that requires action soon, because something is at risk or restricted.
+	// Warning is the severity of a condition that requires action soon: something is at risk or restricted.
 	Warning
-	// Critical is the severity of a condition that requires immediate action, because messages are refused or at
-	// risk.
+	// Critical is the severity of a condition that requires immediate action: messages are refused or at risk.
 	Critical
 )
 

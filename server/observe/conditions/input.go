@@ -32,8 +32,8 @@ type Input struct {
 	// Other is the last known status of the other node.
 	Other *Other
 
-	// Room is the available space of the store. StandbyFull reports whether this standby accepts no data because its
-	// disk is nearly full.
+	// Room is the available space of the store. StandbyFull reports whether this standby accepts no data for lack of
+	// disk space.
 	Room        *store.Room
 	StandbyFull bool
 	// Damage describes the corruption found in the store. Difference describes how the content of the store differs

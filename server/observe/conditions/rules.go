@@ -200,9 +200,8 @@ func (f *findings) other(in *Input, o *Other) {
 	}
 	active := in.Pair.Record != nil && in.Pair.Record.Active.String() == o.Node.ID
 	for _, r := range o.Reports {
-		// Skip reports that originate from this node or concern it, because this node has newer data. Also skip the
-		// conditions of the cluster record, which this node derives itself, because a response can be older than the
-		// record.
+		// Skip reports that originate from this node or concern it. Also skip the conditions of the cluster record, which
+		// this node derives itself.
 		if r.By != o.Node.ID || r.Node.ID == f.self.ID || r.Node.ID == "" && !active ||
 			InRecord(r.Kind) && in.Pair.CoordinatorReachable {
 			continue

@@ -38,7 +38,7 @@ const (
 	readHeaderTimeout = 5 * time.Second
 	readTimeout       = 10 * time.Second
 	idleTimeout       = 2 * time.Minute
-	// writeTimeout limits the time to write a response, and thus the duration of a profile.
+	// writeTimeout limits the time to write a response.
 	writeTimeout   = 5 * time.Minute
 	maxHeaderBytes = 64 << 10
 	// A client of metrics and probes needs one or two connections.
@@ -133,7 +133,7 @@ func Listen(ctx context.Context, o Options) (*Server, error) {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = fmt.Fprintln(w, "alive") })
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, o.State()) })
 	mux.HandleFunc("GET /activez", func(w http.ResponseWriter, _ *http.Request) { active(w, o.State()) })
-	// cmdline is not served, because a flag may contain a password.
+	// cmdline is not served: a flag may contain a password.
 	for path, serve := range map[string]http.HandlerFunc{
 		"": pprof.Index, "profile": pprof.Profile, "symbol": pprof.Symbol, "trace": pprof.Trace,
 		"mutex": newContention().ServeHTTP,

@@ -26,8 +26,7 @@ func (t *Tracer) DialOption() grpc.DialOption {
 	))
 }
 
-// traceFilter selects unary calls. A stream may last for weeks, so publishes on streams are traced individually.
-// Periodic calls between nodes or sites and health checks are not traced.
+// traceFilter selects unary calls. Periodic calls between nodes or sites and health checks are not traced.
 func traceFilter() otelgrpc.Filter {
 	unwanted := map[string]bool{
 		pb.AdminService_GetStatus_FullMethodName: true, pb.ReplicationService_Handshake_FullMethodName: true,

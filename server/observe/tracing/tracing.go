@@ -158,8 +158,7 @@ func (t *Tracer) Stop(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopLimit)
 	defer cancel()
 	if t.provider.Shutdown(ctx) != nil {
-		// The collector does not respond. The provider would continue to wait for the current request in the
-		// background, so cancel it.
+		// The collector does not respond. Cancel the current request.
 		_ = t.exporter.Shutdown(ctx) // lost spans are counted
 	}
 }

@@ -62,7 +62,7 @@ func (m *Manager) Restart(ctx context.Context, planID string) (done bool, err er
 		return false, fmt.Errorf("restart: %w", err)
 	}
 	if !now {
-		// Record the request first, so that the next process detects that it is the restarted one.
+		// Record the request first: the next process must detect that it is the restarted one.
 		step := doneStep{ID: planID, At: m.o.Now(), Incarnation: m.store.Identity().Incarnation, Process: m.process}
 		if err := m.local.recordStep(step); err != nil {
 			return false, err

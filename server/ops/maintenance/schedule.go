@@ -264,7 +264,7 @@ func (m *Manager) recordEnd(ctx context.Context, j Job, run Run) Run {
 	m.log.Info("job finished", zap.String("job", j.Name), zap.String("kind", j.Kind), zap.String("outcome", run.Outcome),
 		zap.String("node", run.Node),
 		zap.String("detail", run.Detail), zap.Duration("took", run.Duration))
-	// The end is recorded even if the caller has canceled ctx. Otherwise the history would show the run as running.
+	// The end is recorded even if the caller has canceled ctx.
 	recordCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), recordTimeout)
 	defer cancel()
 	if err := m.recordRun(recordCtx, j.Name, run); err != nil {

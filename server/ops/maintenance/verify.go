@@ -45,7 +45,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, reason)
 	}
 	both := name(m.node.Pair().Self) + ", " + name(other)
-	// Write checkpoints now, so that less data must be written while both nodes wait at the record.
+	// Write checkpoints now: less data must then be written while both nodes wait at the record.
 	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
 		return both, "", err
 	}
@@ -118,7 +118,7 @@ func (m *Manager) push(ctx context.Context, at uint64) {
 			return
 		case <-tick.C:
 		}
-		// Commit the missing transactions concurrently, so that they share a batch.
+		// Commit the missing transactions concurrently: they share a batch.
 		var commits sync.WaitGroup
 		for range min(at-min(m.store.End().LSN, at), 64) {
 			commits.Go(func() { _ = m.commit(ctx, func(b *txn.Builder) { b.DeleteMeta(keyVerify) }) })

@@ -289,7 +289,7 @@ func (m *Manager) mismatch(st *queue.FleetState) error {
 // a fleet, it is txn.ErrQueueNotFound.
 //
 // The caller must have looked up the queue in the store before the call. If the result is not an
-// *apierror.NotOwnerError, the caller must look it up again, because the queue may have been created in between.
+// *apierror.NotOwnerError, the caller must look it up again.
 func (m *Manager) NotFound(queue string) error {
 	if m == nil {
 		return txn.ErrQueueNotFound

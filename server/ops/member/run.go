@@ -407,8 +407,7 @@ func (m *Manager) publishLoad(ctx context.Context, d *fleet.Directory) {
 	}
 }
 
-// queues returns the queues of this pair for the directory. If p was replaced, the list fails, because a record cannot
-// be committed.
+// queues returns the queues of this pair for the directory. If p was replaced, the list fails.
 func (m *Manager) queues(p *replication.Primary) fleet.Queues {
 	return func(ctx context.Context) (iter.Seq2[string, uint64], error) {
 		if err := barrier(ctx, p); err != nil {

@@ -64,8 +64,7 @@ type Problems struct {
 	Lost string
 	// Conflict is set if another pair owns queues of this pair, or has its name.
 	Conflict string
-	// Mismatch is set if the membership in the log differs from the settings of this node, for example because the pair
-	// cannot join.
+	// Mismatch is set if the membership in the log differs from the settings of this node.
 	Mismatch string
 }
 

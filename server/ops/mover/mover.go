@@ -50,8 +50,8 @@ const (
 	// shortPass is the maximum duration of a pass after which the queues are fenced.
 	shortPass = 20 * time.Millisecond
 	maxPasses = 8
-	// pacedPasses is the number of passes in which both pairs slow down the copy in favor of their clients. Later passes
-	// are faster, so that the copy ends.
+	// pacedPasses is the number of passes in which both pairs slow down the copy in favor of their clients. Later
+	// passes are faster.
 	pacedPasses = 2
 	// preparedPasses is the maximum number of passes after PrepareFence has written a checkpoint.
 	preparedPasses = 3

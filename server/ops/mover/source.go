@@ -223,8 +223,8 @@ func (m *Manager) Unfence(ctx context.Context, req *pb.UnfenceQueuesRequest) err
 }
 
 func unfence(ctx context.Context, p *replication.Primary, epoch uint64) error {
-	// After this record, each publish stream has the results of all its requests that were refused because of the fence.
-	// The stream also refuses its later requests, so that the order of the messages does not change.
+	// After this record, each publish stream has the results of all its requests that were refused because of the
+	// fence. The stream also refuses its later requests: the order of the messages must not change.
 	if err := barrier(ctx, p); err != nil {
 		return err
 	}

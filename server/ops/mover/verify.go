@@ -16,9 +16,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Messages do not change, so the target compares them while the source serves the queues. The source returns the live
-// sequences of a part of a queue and the digest of their messages. The target reads the same messages from its store.
-// After the fence, it compares only the remaining messages and the state.
+// The source returns the live sequences of a part of a queue and the digest of their messages. The target reads the
+// same messages from its store. After the fence, it compares only the remaining messages and the state.
 
 // digestBytes is the approximate size of the messages in one request for a digest.
 const digestBytes = 8 << 20

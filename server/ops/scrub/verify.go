@@ -35,9 +35,8 @@ func (g *Guard) QueueDigests(ctx context.Context, atLSN uint64) (store.QueueDige
 	return g.o.Store.QueueDigestsAt(ctx, atLSN, compareHeld)
 }
 
-// Verify compares both nodes. A deep comparison also reads all data and detects corruption. If a node then replaces its
-// store because of a corrupt index, Verify waits for at most indexWait until the store is replaced, and restarts the
-// comparison.
+// Verify compares both nodes. A deep comparison also reads all data and detects corruption. If a node then replaces
+// its store, Verify waits for at most indexWait until the store is replaced, and restarts the comparison.
 func (g *Guard) Verify(ctx context.Context, deep, fullSpeed bool) (*pb.VerifyResponse, error) {
 	if g.alone() {
 		return g.verifyAlone(ctx, deep, fullSpeed)

@@ -261,8 +261,7 @@ type effects struct {
 	n      uint64
 	last   lsn.Position
 	reader txn.Reader
-	// known is set if the role is known, because the part contains a role change. refusing is set if transactions
-	// have no effect in that role.
+	// known is set if the role is known. refusing is set if transactions have no effect in that role.
 	known, refusing bool
 	// early is the number of transactions before the first role change. lastEarly is the position of the last of these
 	// transactions.
@@ -440,8 +439,7 @@ func (m *Manager) Promote(ctx context.Context, reason string, force bool) (Promo
 	}
 	progress := m.progress.now(time.Now())
 	work := context.WithoutCancel(ctx)
-	// A stopped primary lacks no earlier transaction. However, the replica may have been promoted and may have accepted
-	// transactions, so the promotion is lossy.
+	// A stopped primary lacks no earlier transaction. The replica may have been promoted.
 	if err := m.change(work, primary, txn.SiteChange{Action: txn.SitePromote, Epoch: epoch, Lossy: true}); err != nil {
 		return Promoted{}, err
 	}

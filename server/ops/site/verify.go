@@ -33,7 +33,7 @@ const (
 var errPassed = errors.New("replica is at another transaction than the primary")
 
 // Verify compares the rolling digests of both sites at the same transaction. A primary forwards the call to its
-// replica. If local is set, the call is not forwarded, so this site must be the replica. Its errors include ErrRole,
+// replica. If local is set, the call is not forwarded: this site must be the replica. Its errors include ErrRole,
 // ErrUnreachable, ErrDiverged, ErrNotCompared and, on a node that is not active, the error of Options.NotActive.
 func (m *Manager) Verify(ctx context.Context, local bool) (*pb.VerifySitesResponse, error) {
 	if _, err := m.active(); err != nil {

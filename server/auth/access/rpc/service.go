@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package rpc implements lockstep.v1.AccessService, which manages access rules. The active node executes changes
-// one at a time. A change is committed only if the access table has not changed since the node read it.
+// Package rpc implements lockstep.v1.AccessService, which manages access rules. A change is committed only if the
+// access table has not changed since the node read it.
 package rpc
 
 import (

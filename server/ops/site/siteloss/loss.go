@@ -21,11 +21,10 @@ type Loss struct {
 	Records uint64    `json:"records"`
 	Bytes   uint64    `json:"bytes"`
 	HeardAt time.Time `json:"heard_at,omitzero"`
-	// AgeSeconds is the time since HeardAt, in seconds. Transactions that the primary accepted in that time are also
-	// lost.
+	// AgeSeconds is the time since HeardAt, in seconds.
 	AgeSeconds float64 `json:"heard_seconds_ago"`
-	// Nothing reports whether the primary accepts no writes and the replica has all its records, so that a promotion loses
-	// nothing. The fields above, except Known, are then zero.
+	// Nothing reports whether the primary accepts no writes and the replica has all its records. The fields above,
+	// except Known, are then zero.
 	Nothing bool `json:"nothing"`
 }
 
