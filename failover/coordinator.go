@@ -22,8 +22,7 @@ var (
 	// ErrUnknownOutcome is returned if a swap may have been applied, or may still be applied (INV-8). Only a record at
 	// another revision resolves the outcome.
 	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
-	// ErrRefused is returned if the coordinator rejected the write, for example because of a missing permission or a full
-	// disk. The swap will not be applied later.
+	// ErrRefused is returned if the coordinator rejected the write. The swap will not be applied later.
 	ErrRefused = errors.New("coordinator rejected the write of the cluster record")
 	// ErrUnreachable is returned if the coordinator did not respond to a read.
 	ErrUnreachable = errors.New("coordinator is unreachable")

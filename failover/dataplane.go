@@ -24,8 +24,7 @@ type Identity struct {
 	Fence  Fence
 	// End is the position of the last record in the log, which need not be durable.
 	End lsn.Position
-	// Restored reports whether the store is a restored backup that has not joined a pair since. Such a store may create
-	// a new pair.
+	// Restored reports whether the store is a restored backup that has not joined a pair since.
 	Restored bool
 	// MayHaveLost reports whether acknowledged bytes may be lost (INV-6). It is durable until ClearLoss.
 	MayHaveLost bool
@@ -198,7 +197,7 @@ const (
 	// LostBehind means that records that this node knows to be committed are missing on the active. No record was
 	// truncated (INV-13).
 	LostBehind
-	// LostNoSpace means that this node's disk is nearly full, so its follower does not connect.
+	// LostNoSpace means that this node's disk is nearly full.
 	LostNoSpace
 )
 
@@ -283,8 +282,8 @@ type (
 	DiskStalled struct{ Stalled bool }
 )
 
-// Failed reports that the store cannot continue, for example because an fsync failed (INV-7). It is posted by a
-// role, or through Runner.Post. Runner.Run then stops the role and returns the error.
+// Failed reports that the store cannot continue (INV-7). It is posted by a role, or through Runner.Post. Runner.Run
+// then stops the role and returns the error.
 type Failed struct{ Err error }
 
 func (FollowerConnected) dataEvent()  {}

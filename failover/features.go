@@ -85,7 +85,7 @@ type MissingFeature struct {
 	Feature string
 }
 
-// Unknown reports whether the node has not announced its features yet, so that it may support the feature.
+// Unknown reports whether the node has not announced its features yet.
 func (m MissingFeature) Unknown() bool { return m.Node.Address == "" }
 
 // Message returns the cause, the consequence and the remedy. consequence is the predicate of a clause about the older

@@ -11,7 +11,7 @@ import (
 )
 
 // Adoption rebuilds a cluster record that the coordinator has lost, or that was restored to an older state (INV-9).
-// In both cases a starting node waits for an operator, because it cannot determine which store is complete.
+// In both cases a starting node waits for an operator.
 
 // AdoptRequested requests that this node rewrites the cluster record. The caller has verified that the record is
 // missing or old. It has also verified that the other node has no additional records, unless WithoutOther is set. The
@@ -27,8 +27,7 @@ type AdoptRequested struct {
 	// (INV-6).
 	AcceptLoss bool
 	// WithoutOther reports whether the other node could not be queried, and the operator confirms that it has no
-	// additional records or is lost. The record must contain this decision: otherwise a returning node refuses to
-	// truncate its committed records (INV-13).
+	// additional records or is lost. The record must contain this decision (INV-13).
 	WithoutOther bool
 	At           time.Time
 }
@@ -48,8 +47,7 @@ type adopting struct {
 	rev  Revision
 }
 
-// wait makes a starting node wait for an operator, because the coordinator's state contradicts the store. The node
-// continues to poll the record.
+// wait makes a starting node wait for an operator. The node continues to poll the record.
 func (m *machine) wait(err error) {
 	m.refused, m.unknown, m.missing = err, false, false
 	m.needLoad = true
@@ -102,7 +100,7 @@ func (m *machine) adoption(e AdoptRequested) (Record, error) {
 	fence := AdoptedFence(e.Found, m.ident.End, own, e.Above, marked)
 	next := Record{PairID: m.ident.PairID, Active: m.self.ID, MinInSync: m.set.MinInSync}
 	if m.known {
-		// This node is still the active, so write the same record again.
+		// This node is still the active: write the same record again.
 		next = m.rec.Clone()
 		next.Switchover, next.OpID = nil, ""
 	} else {

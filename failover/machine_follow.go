@@ -46,8 +46,8 @@ func (m *machine) reportedByFollower(ev DataEvent) {
 	}
 }
 
-// admitted clears the recorded connection loss when this node is added to in_sync, because the active has received
-// a hello after that loss. The record may arrive before the FollowerConnected event.
+// admitted clears the recorded connection loss when this node is added to in_sync. The record may arrive before the
+// FollowerConnected event.
 func (m *machine) admitted() {
 	if !m.follow.connected {
 		m.follow.cause, m.follow.since = 0, m.now
@@ -83,8 +83,8 @@ func (m *machine) standBy() {
 	case m.rec.Active == m.self.ID && !m.eligible():
 		m.stopFollowing() // the other node is in sync, and takes over
 	case m.rec.Active == m.self.ID:
-		// The role was handed over to this node, or its swap was applied without a response, so the term is unused. After
-		// a restart the term may have been used, and is never reused, because (term, LSN) identifies a record.
+		// The role was handed over to this node, or its swap was applied without a response: the term is unused. After a
+		// restart the term may have been used, and is never reused.
 		me, _ := m.rec.Member(m.self.ID)
 		if m.rec.Term > m.bootTerm && m.rec.Term > m.usedTerm && (me.Generation == uuid.Nil || me.Generation == m.proc.id) {
 			m.takeUp()
@@ -157,8 +157,7 @@ func (s *State) takeoverDue() bool {
 }
 
 // deferToActive reports whether this node has just started, and leaves the role to the previous active, which may
-// also be starting. A missing lease of that node proves nothing, because both nodes may have been down longer than
-// a lease. In addition, this node's directory may be an older copy that lacks records of the active (INV-13).
+// also be starting. A missing lease of that node proves nothing.
 func (s *State) deferToActive() bool { return s.now < s.started+s.set.StartupWait }
 
 // If a swap is possible and the checks of INV-12 and INV-13 succeed, stand makes this node a candidate: it fences the

@@ -12,9 +12,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// In a forced failover, an operator activates a node that may lack acknowledged records, usually because the only
-// in-sync node is lost. This is an exception to INV-4; all other rules apply. If the old active returns, it detects
-// that it was replaced.
+// In a forced failover, an operator activates a node that may lack acknowledged records. This is an exception to
+// INV-4; all other rules apply.
 
 // Reasons of ErrForce.
 var (

@@ -45,8 +45,7 @@ func (m *machine) startHandshake() {
 	}
 }
 
-// findDuplicate returns another process announced as this node. It ignores processes with this node's address: they
-// have terminated, because this process has the port.
+// findDuplicate returns another process announced as this node. It ignores processes with this node's address.
 func (s *State) findDuplicate() Live {
 	l, _ := find(s.live, func(l Live) bool {
 		return l.Node.ID == s.self.ID && l.Process != "" && l.Process != s.process && l.Process != s.proc.gone &&

@@ -15,8 +15,7 @@ func (m *machine) takeUp() {
 	if m.mode == modeFollow {
 		m.do(StopFollower{})
 	}
-	// INV-1: the fence must be durable before the first acknowledgement. Otherwise, after a crash and with a coordinator
-	// restored to an older state, the node could accept the previous record and reuse the term (INV-9).
+	// INV-1: the fence must be durable before the first acknowledgement.
 	m.raiseFence(m.rec.Fence())
 	m.change.code = m.activationCode()
 	m.mode, m.fenced, m.candidate = modeAct, false, false
@@ -76,7 +75,7 @@ func (m *machine) reportedByActive(ev DataEvent) {
 		}
 	case StandbySynced:
 		// This event may precede StandbyCaughtUp if the standby has all records when it connects. It is posted once per
-		// requirement, so it counts even if a swap that removes the standby is in progress.
+		// requirement: it counts even if a swap that removes the standby is in progress.
 		if a.standby != standbyNone && a.member == e.Member && a.sent.RequireStandby && a.sent.Standby == e.Member &&
 			a.sent.Requirement == e.Requirement {
 			a.standby = standbySynced
@@ -238,8 +237,7 @@ func (m *machine) leadSwap(hasOther, present bool) {
 	case m.hand.phase >= handoverDraining && m.hand.phase <= handoverSwapping:
 		return // handOver proposes the change
 	case hasOther && a.ahead.member.Node != uuid.Nil && other.Is(a.ahead.member):
-		// Nothing was acknowledged in this term, because every acknowledgement required an ack of this member, and none
-		// arrived.
+		// Nothing was acknowledged in this term: every acknowledgement required an ack of this member.
 		if m.canSwap() {
 			m.transferRole(other)
 		}

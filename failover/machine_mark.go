@@ -33,8 +33,7 @@ func (m *machine) compareMark() {
 }
 
 // freshMark reports whether the pair's mark permits this node to become active. If the log is unchanged since the
-// start, freshMark requests another read of the mark and compares the log with it, because the lost active may have
-// raised the mark.
+// start, freshMark requests another read of the mark and compares the log with it.
 func (m *machine) freshMark() bool {
 	r := &m.proc
 	if r.logGrown {
@@ -48,8 +47,7 @@ func (m *machine) freshMark() bool {
 	return false
 }
 
-// compareOwnMark implements INV-12 for a running active. Only this process writes marks in its term, so an unknown
-// higher mark proves that its machine was resumed from an older snapshot, or runs twice.
+// compareOwnMark implements INV-12 for a running active. Only this process writes marks in its term.
 func (m *machine) compareOwnMark(mark Mark) {
 	r := &m.proc
 	if !m.leads() || mark.Pair != m.rec.PairID || mark.By != m.act.term || !r.mark.Less(mark) || r.superseded != "" ||
@@ -72,8 +70,8 @@ func (m *machine) marked(mark Mark) {
 	}
 }
 
-// highWater returns the highest mark that is valid for the current record. A mark written before a forced failover
-// is invalid, because that failover may have discarded records below the mark.
+// highWater returns the highest mark that is valid for the current record. A mark written before a forced failover is
+// invalid.
 func (s *State) highWater() Mark {
 	best := Mark{Pair: s.rec.PairID}
 	for _, mark := range []Mark{s.rec.Mark, s.proc.mark} {

@@ -8,8 +8,7 @@ import (
 	"slices"
 )
 
-// Operators act on these texts. The texts suggest a forced failover only as a last resort, because it can lose
-// messages.
+// Operators act on these texts. The texts suggest a forced failover only as a last resort: it can lose messages.
 
 // waiting returns a description of the event that a node waits for while it is neither in sync nor connected.
 func (s *State) waiting() string {

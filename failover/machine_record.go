@@ -156,8 +156,7 @@ func (m *machine) admit(rec Record) bool {
 		m.halt(fmt.Errorf("%w: store has pair %s, coordinator has pair %s: check the coordinator's address and key prefix, "+
 			"and the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
-		// An empty node was started first, and created the pair. This node waits instead of stopping, so that its status
-		// includes the reason.
+		// An empty node was started first, and created the pair. This node waits instead of stopping.
 		m.wait(fmt.Errorf("%w: store has records up to %s, active of pair %s is node %s. To serve the backup, stop both "+
 			"nodes, use an empty data directory for the other one, delete the record or use another key prefix, and start "+
 			"this node first; to join the pair, start this node with an empty data directory", ErrRestored,
@@ -225,8 +224,6 @@ func (m *machine) retryLater() {
 }
 
 // canSwap reports whether a swap may be sent now. If the coordinator may be unreachable, it requests a read first.
-// Otherwise a standby could fence its active although it cannot take over, and a lost connection during an outage of
-// the coordinator would stop all writes.
 func (m *machine) canSwap() bool {
 	if m.swapping != "" || m.loading || m.needLoad || m.refusal != "" && m.now < m.refusedUntil {
 		return false
@@ -238,8 +235,7 @@ func (m *machine) canSwap() bool {
 	return true
 }
 
-// propose sends a swap of the known record; the caller has checked canSwap. A repeated proposal keeps its OpID, so any
-// of its attempts may be applied.
+// propose sends a swap of the known record; the caller must have checked canSwap. A repeated proposal keeps its OpID.
 func (m *machine) propose(next Record) {
 	next.Version = RecordVersion
 	next.Config = m.rec.Config + 1

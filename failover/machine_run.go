@@ -63,7 +63,7 @@ func (s *State) me() Member {
 	return me
 }
 
-// recordHasGenerations reports whether the record lists process generations, because all known nodes support them.
+// recordHasGenerations reports whether the record lists process generations.
 func (s *State) recordHasGenerations() bool {
 	if mutate.Off("INV-11-generations-are-not-listed") {
 		return false
@@ -152,8 +152,7 @@ func (m *machine) claim() {
 	m.do(ClaimGeneration{Listed: before, Claimed: r.id})
 }
 
-// clearBoot discards the generations that the directory contained at startup, because the record does not list this
-// node. If the record lists one of them later, another process is running with a copy of the directory. clearBoot
+// clearBoot discards the generations that the directory contained at startup: the record does not list this node. It
 // reports whether the caller must also remove one of them from the directory.
 func (m *machine) clearBoot() bool {
 	if mutate.Off("INV-11-earlier-generations-are-kept") {
@@ -205,9 +204,7 @@ func (m *machine) compareGeneration() {
 	}
 }
 
-// clearPreviousGeneration discards the connection of a standby if rec lists a newer generation of it. The
-// connection is dead, because the new generation has opened the store. If the acks of the old generation added it
-// to in_sync again, the running generation would be superseded.
+// clearPreviousGeneration discards the connection of a standby if rec lists a newer generation of it.
 func (m *machine) clearPreviousGeneration(rec Record) {
 	a := &m.act
 	if a.standby == standbyNone || mutate.Off("INV-11-former-generation-in-sync") {

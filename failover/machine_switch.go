@@ -240,7 +240,7 @@ func (m *machine) failBack() {
 }
 
 // standbyIsPreferred reports whether the standby is in sync and preferred over this node, and a failback is allowed.
-// When it returns false, the delay restarts, so that an unstable pair does not change roles frequently.
+// When it returns false, the delay restarts.
 func (s *State) standbyIsPreferred() bool {
 	other, ok := s.rec.Other(s.self.ID)
 	if !ok || s.set.Preferred || s.set.FailbackDelay <= 0 || !s.act.ready || s.absent() {

@@ -10,9 +10,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/lsn"
 )
 
-// Mark is the pair's high-water mark: a lower bound of its committed position. A committed record is durable on every
-// in-sync member (INV-2). An in-sync store that ends before the mark was therefore restored from an older copy
-// (INV-12), or lost records in an unclean stop (INV-6).
+// Mark is the pair's high-water mark: a lower bound of its committed position (INV-12).
 type Mark struct {
 	// Pair is the ID of the pair. A coordinator may still have the mark of an abandoned pair.
 	Pair uuid.UUID `json:"pair"`
@@ -23,8 +21,8 @@ type Mark struct {
 	LSN  uint64 `json:"lsn"`
 }
 
-// Less reports whether o replaces m. By is compared before the LSN, so that a forced failover, which starts a new term,
-// can set a lower LSN. A mark of another pair is always replaced, except by the zero Mark.
+// Less reports whether o replaces m. By is compared before the LSN. A mark of another pair is always replaced, except
+// by the zero Mark.
 func (m Mark) Less(o Mark) bool {
 	if m.Pair != o.Pair {
 		return o.Pair != uuid.Nil

@@ -33,8 +33,7 @@ type Record struct {
 	Version int `json:"version"`
 	// PairID identifies the pair permanently.
 	PairID uuid.UUID `json:"pair_id"`
-	// Config increases with every write, and serves as the fencing token. The revision is not a fencing token, because a
-	// restored coordinator can assign it again.
+	// Config increases with every write, and serves as the fencing token.
 	Config uint64 `json:"config"`
 	// Term increases with every activation of a node. Every log record contains the term of its active.
 	Term   uint64    `json:"term"`
@@ -59,8 +58,7 @@ type Record struct {
 	// Nodes are the known nodes of the pair, at most two.
 	Nodes []NodeInfo `json:"nodes"`
 
-	// unknown contains the fields of a newer release. They are preserved on write, so that an older node does not revert
-	// settings of a newer one during an upgrade. The map is never modified in place.
+	// unknown contains the fields of a newer release. They are preserved on write. The map is never modified in place.
 	unknown map[string]json.RawMessage
 }
 

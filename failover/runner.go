@@ -177,7 +177,7 @@ func (r *Runner) SwitchoverTo(ctx context.Context, to uuid.UUID) (SwitchoverResu
 	}
 }
 
-// checkCoordinator checks that the coordinator is reachable, because an outage may not have been detected yet.
+// checkCoordinator checks that the coordinator is reachable.
 func (r *Runner) checkCoordinator(ctx context.Context) error {
 	select {
 	case <-r.stopped:

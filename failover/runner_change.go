@@ -116,8 +116,7 @@ func (r *Runner) change(ctx context.Context, fn func(*Record) (changed bool, err
 
 const followWait = time.Second
 
-// awaitConfig waits until this node uses a record with this config or a higher one. A timeout is not an error,
-// because the record has been written.
+// awaitConfig waits until this node uses a record with this config or a higher one. A timeout is not an error.
 func (r *Runner) awaitConfig(ctx context.Context, config uint64) {
 	waited := time.NewTimer(followWait)
 	defer waited.Stop()

@@ -22,9 +22,9 @@ func (r *Runner) MayForce(ctx context.Context, config uint64) error {
 	return r.requestForce(ctx, ForceRequested{DryRun: true, Config: config})
 }
 
-// Force activates this node although records may be missing, because the in-sync node is lost. The other node must not
-// have a lease, and the record must still have req.Config. It returns the new record when it is written; the activation
-// follows. If the error wraps ErrUnknownOutcome, or ctx has ended, the record may have been written.
+// Force activates this node although records may be missing. The other node must not have a lease, and the record
+// must still have req.Config. It returns the new record when it is written; the activation follows. If the error
+// wraps ErrUnknownOutcome, or ctx has ended, the record may have been written.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	err := r.requestForce(ctx, ForceRequested{
 		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed,

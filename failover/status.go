@@ -24,7 +24,7 @@ var (
 	// ErrRecordOld is the reason why a node waits if the coordinator's record has a lower config than the node's fence
 	// (INV-9).
 	ErrRecordOld = errors.New("coordinator's record is older than this node's fence")
-	// ErrFailed is returned by Run after a Failed event, for example because an fsync failed (INV-7).
+	// ErrFailed is returned by Run after a Failed event (INV-7).
 	ErrFailed = errors.New("store failed; the node stops, and recovers at the next start")
 	// ErrStopped is returned by the requests Adopt, Force, MayForce and Switchover if Run has returned, or returns before
 	// the response.

@@ -167,8 +167,8 @@ func (p *Primary) awaitMore(ctx context.Context) {
 	}
 }
 
-// commitBatches passes the batches to the standby's session first, so that the local write and the transfer overlap.
-// Then it writes each batch and syncs once for all of them.
+// commitBatches passes the batches to the standby's session first. Then it writes each batch and syncs once for all
+// of them.
 func (p *Primary) commitBatches(batches []batch) error {
 	if p.o.Tracer != nil {
 		p.beginTraces(batches)

@@ -14,8 +14,7 @@ const (
 	detectorSteps = 50
 	// loggedGap is the minimum silence that is logged.
 	loggedGap = 100 * time.Millisecond
-	// flowBytes is the number of bytes received per step that proves that the other end is alive. It is required
-	// because the stream delivers a large message only when it is complete.
+	// flowBytes is the number of bytes received per step that proves that the other end is alive.
 	flowBytes = 1 << 10
 )
 

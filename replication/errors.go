@@ -32,8 +32,8 @@ var (
 	// ErrSecondStandby is returned to a standby while another node or process is connected as the standby; see
 	// Primary.Replicate.
 	ErrSecondStandby = errors.New("another standby is connected")
-	// ErrDropped is returned if the active ended the connection because it no longer requires the standby's acks. The
-	// standby may reconnect immediately.
+	// ErrDropped is returned if the active ended the connection: it no longer requires the standby's acks. The standby
+	// may reconnect immediately.
 	ErrDropped     = errors.New("dropped by the active")
 	ErrSilent      = errors.New("no message received")
 	ErrSlow        = errors.New("standby does not acknowledge in time")
@@ -47,8 +47,7 @@ var (
 
 // Errors of StartPrimary.
 var (
-	// ErrTermUsed is returned if the log has records of the primary's term or a later one. Each activation needs a new
-	// term, because (term, LSN) identifies a record.
+	// ErrTermUsed is returned if the log has records of the primary's term or a later one.
 	ErrTermUsed = errors.New("term was already used")
 	// ErrFence is returned if the configuration and term are below the node's persisted fence (INV-1).
 	ErrFence = errors.New("configuration is below the node's fence")

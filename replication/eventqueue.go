@@ -4,8 +4,7 @@ package replication
 
 import "sync"
 
-// eventQueue delivers events in order from a separate goroutine, so post never blocks and may be called with locks
-// held.
+// eventQueue delivers events in order from a separate goroutine. post never blocks and may be called with locks held.
 type eventQueue struct {
 	to   func(Event)
 	mu   sync.Mutex // guards todo and stop

@@ -22,8 +22,7 @@ const (
 	// LostRefused means that a dial was refused: the host is reachable, and no process listens on the address.
 	LostRefused
 	LostSilence
-	// LostRejected means that the other end responds, but the two nodes cannot replicate, for example because the other
-	// end is not active or belongs to another pair.
+	// LostRejected means that the other end responds, but the two nodes cannot replicate.
 	LostRejected
 	LostSlow
 	// LostAhead means that the standby's fence is above this active's configuration and term (INV-1).
@@ -56,26 +55,24 @@ type (
 		Snapshot bool
 	}
 	// StandbyAhead reports that a standby was refused because it knows records to be committed that are missing from
-	// this node's log (INV-13). This node was probably restored from an older copy. It is posted for each hello of such
-	// a standby.
+	// this node's log (INV-13). It is posted for each hello of such a standby.
 	StandbyAhead struct {
 		Member Member
 		// End is the end of the standby's log, Committed the last LSN that the standby knows to be committed.
 		End       lsn.Position
 		Committed uint64
 	}
-	// StandbyCaughtUp reports that the standby is within the window, so its acks can be required. It is posted once per
+	// StandbyCaughtUp reports that the standby is within the window: its acks can be required. It is posted once per
 	// connection.
 	StandbyCaughtUp struct{ Member Member }
 	// StandbySynced reports that the standby's acks are required, and all records committed before the requirement are
-	// durable there, so the standby may be added to in_sync (INV-3). It is posted once per connection and requirement.
+	// durable there (INV-3). It is posted once per connection and requirement.
 	StandbySynced struct {
 		Member      Member
 		Requirement uint64
 	}
 	// StandbyLost reports that a standby's connection or snapshot transfer ended, that a required or redirected standby
-	// did not connect in time, or that a standby was refused, for example because of its fence (LostAhead). Member may
-	// contain only the node.
+	// did not connect in time, or that a standby was refused. Member may contain only the node.
 	StandbyLost struct {
 		Member Member
 		Cause  LostCause

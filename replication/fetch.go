@@ -116,8 +116,7 @@ func (f *Follower) receiveChunks(ctx context.Context, stream SnapshotStream, h *
 	}
 }
 
-// writeChunk verifies and writes a chunk, and waits for the rate limit. It sets busy, because nothing is received in
-// the meantime: a slow disk does not mean that the active is silent.
+// writeChunk verifies and writes a chunk, and waits for the rate limit. It sets busy.
 func (f *Follower) writeChunk(ctx context.Context, c *SnapshotChunk, h *SnapshotHeader, limiter *rate.Limiter) error {
 	f.busy.Store(true)
 	defer f.busy.Store(false)

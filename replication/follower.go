@@ -20,8 +20,7 @@ import (
 )
 
 const (
-	// dialBackoffMin is short, because only a refused dial proves that the process terminated. The listener of a killed
-	// process may still accept for a moment after its connections are closed.
+	// dialBackoffMin is short: only a refused dial proves that the process terminated.
 	dialBackoffMin = 250 * time.Microsecond
 	dialBackoffMax = 50 * time.Millisecond
 	// While data is received, CheckSpace is called again after spaceCheckBytes or spaceCheckInterval.
@@ -65,7 +64,7 @@ type Follower struct {
 	wg     sync.WaitGroup
 	// received is set when a message arrives from the active. Each check of the detector resets it.
 	received atomic.Bool
-	// busy is set while this node does not read from the active, so silence is not counted.
+	// busy is set while this node does not read from the active.
 	busy atomic.Bool
 
 	// resync, if not nil, is the reason to replace the store with a snapshot from the active.
@@ -177,8 +176,7 @@ func (f *Follower) run(ctx context.Context) {
 			return
 		}
 		f.lost(err)
-		// Reconnect immediately, because a refused reconnect proves that the process terminated. Back off only if
-		// connections fail, or end as soon as they are established.
+		// Reconnect immediately. Back off only if connections fail, or end as soon as they are established.
 		if worked && time.Since(began) >= dialBackoffMax {
 			delay = 0
 			continue

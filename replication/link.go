@@ -21,15 +21,15 @@ import (
 )
 
 const (
-	// syncBytes limits the bytes appended before a sync, so that acks are sent regularly.
+	// syncBytes limits the bytes appended before a sync.
 	syncBytes = 8 << 20
 	// backlogBytes, plus Tuning.MaxTxnBytes, limits the bytes received and not yet written. By default, the active's
 	// window is far smaller.
 	backlogBytes = 256 << 20
 )
 
-// applier is the goroutine that applies the records of a link. It may outlive the link, because a lost active must be
-// reported immediately. The next link's applier waits for it.
+// applier is the goroutine that applies the records of a link. It may outlive the link. The next link's applier waits
+// for it.
 type applier struct {
 	done chan struct{} // closed when the goroutine has ended
 	err  error         // set before done is closed

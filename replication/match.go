@@ -51,11 +51,9 @@ func matchLogs(active logView, h *Hello) HelloResponse {
 	return w
 }
 
-// holdsCommitted reports whether the active's log contains a record that the standby knows to be committed, and whether
-// the record is certainly missing. Both are false if the log begins too late, if the record is unreadable, or if the
-// standby sent no position.
-//
-// A position identifies a whole history, so a node with this record has all records up to it (INV-13).
+// holdsCommitted reports whether the active's log contains a record that the standby knows to be committed (INV-13),
+// and whether the record is certainly missing. Both are false if the log begins too late, if the record is
+// unreadable, or if the standby sent no position.
 func holdsCommitted(active logView, committed lsn.Position) (holds, missing bool) {
 	switch at, ok := active.PositionOf(committed.LSN); {
 	case committed.IsZero():

@@ -26,7 +26,7 @@ const (
 	// meanWeight is the inverse weight of a new duration in the moving average.
 	meanWeight = 8
 	meanAge    = 10 * time.Second
-	// lagSamples is the number of samples of the log end, and therefore the maximum reported lag in seconds.
+	// lagSamples is the number of samples of the log end, and the maximum reported lag in seconds.
 	lagSamples = 600
 )
 

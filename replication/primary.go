@@ -152,7 +152,7 @@ func StartPrimary(o PrimaryOptions) (*Primary, error) {
 	p.commit.Store(applied)
 	p.applied.Store(applied)
 	p.syncTarget, p.absentSince = applied, time.Now()
-	// No other goroutine has access to the queue yet, so the term-start record is the first of its term.
+	// No other goroutine has access to the queue yet.
 	if err := p.queue.add(ctx, wal.KindTermStart, []Item{{Payload: id.NodeID[:]}}, 0); err != nil {
 		cancel()
 		p.events.close()
@@ -187,8 +187,8 @@ func (p *Primary) Configure(cfg PrimaryConfig) {
 		was.Requirement != cfg.Requirement):
 		p.require()
 	case !cfg.RequireStandby && was.RequireStandby && p.session != nil && p.session.member == was.Standby:
-		// The standby reconnects and catches up for a new requirement. Otherwise, a pending event for the old requirement
-		// could make the owner of the role add the standby to in_sync (INV-3).
+		// The standby reconnects and catches up for a new requirement. A pending event for the old requirement must not
+		// have an effect (INV-3).
 		p.session.end(ErrDropped)
 	}
 	p.advance()

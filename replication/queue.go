@@ -43,7 +43,7 @@ type group struct {
 }
 
 // queue contains the transactions from Submit to completion: those waiting for the committer, already encoded as log
-// frames, and those in flight. One lock guards both, so each transaction is completed exactly once.
+// frames, and those in flight. One lock guards both.
 type queue struct {
 	term       uint64
 	batchBytes int
@@ -165,7 +165,7 @@ func (q *queue) newGroup(payload int) *group {
 	} else {
 		g = &group{}
 	}
-	// The buffer lives as long as its messages are in memory, so an oversized buffer wastes memory.
+	// The buffer lives as long as its messages are in memory: do not keep an oversized buffer.
 	size := max(payload+2*itemOverheadBytes, q.typical+q.typical/4, minBufferBytes)
 	g.batch = batch{frames: make([]byte, 0, size), prev: q.end, end: q.end}
 	if q.timed {
@@ -179,7 +179,7 @@ func (q *queue) take(dst []batch) []batch {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, g := range q.waiting {
-		// A very large transaction does not predict the next batch size, so its weight is limited.
+		// A very large transaction does not predict the next batch size.
 		q.typical += (min(len(g.frames), q.batchBytes) - q.typical) / 4
 		dst = append(dst, g.batch)
 		g.frames = nil // now shared by log, stream and tail

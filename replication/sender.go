@@ -32,10 +32,8 @@ const (
 type sender struct {
 	s *session
 	p *Primary
-	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold is created before the logs are
-	// matched. If it were created later, a checkpoint could already have deleted the log, since Primary.register
-	// releases the snapshot that the standby installed. When the session ends, the ownership of hold passes to
-	// Primary.retain.
+	// hold retains the unacknowledged log. Acknowledged log is released in steps. hold must be created before the logs
+	// are matched. When the session ends, the ownership of hold passes to Primary.retain.
 	hold *wal.Hold
 
 	// mu is held by the sending goroutine, and guards the fields below. Primary.mu may be locked while it is held.
@@ -113,7 +111,7 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	now := time.Now()
 	at := sd.lastSent.Add(sd.p.o.Heartbeat)
 	stalled := sd.p.io.stalled(sd.p.o.DiskStallTimeout)
-	// While the disk is stalled, nothing is sent, so a notice would always be due.
+	// While the disk is stalled, nothing is sent.
 	if notice := sd.noticeDeadline(now); !notice.IsZero() && notice.Before(at) && !stalled {
 		at = notice
 	}
@@ -129,10 +127,8 @@ func (sd *sender) idle() (wait time.Duration, err error) {
 	return 0, sd.post(&ActiveMessage{})
 }
 
-// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one. An idle standby thus
-// applies committed records before the next heartbeat. A busy standby receives the LSN with the next batch. The zero
-// time means that no poll is necessary, because advance wakes a sender that does not poll. It does not wake a polling
-// sender, because a wakeup per transaction costs more than polling.
+// noticeDeadline returns the time at which to send the commit LSN, or to poll for a new one. The zero time means that
+// no poll is necessary.
 func (sd *sender) noticeDeadline(now time.Time) time.Time {
 	sd.s.polls.Store(false) // before commit is read: later commits see this flag
 	commit := sd.p.commit.Load()

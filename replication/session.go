@@ -18,8 +18,7 @@ import (
 )
 
 // session is one connection of a standby. It has three goroutines: the caller of Replicate watches timeouts, one
-// receives, and one sends. Only the watcher returns to the transport, which then ends the stream, so a blocked Send or
-// Recv cannot keep the session alive.
+// receives, and one sends. Only the watcher returns to the transport, which then ends the stream.
 type session struct {
 	p      *Primary
 	stream StandbyStream
@@ -60,7 +59,7 @@ func (s *session) announce() {
 	signal(s.wake)
 }
 
-// enter registers a call, so that Stop waits for it. It returns false after the role has ended.
+// enter registers a call: Stop waits for it. It returns false after the role has ended.
 func (p *Primary) enter() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -109,8 +108,7 @@ func (p *Primary) Replicate(ctx context.Context, stream StandbyStream) error {
 	return s.err
 }
 
-// ForeignNode is a node that was refused as a standby, because it belongs to another pair, has the identity of this
-// node, or caused a protocol error.
+// ForeignNode is a node that was refused as a standby.
 type ForeignNode struct {
 	// At is the time of the node's last attempt.
 	At time.Time
@@ -259,8 +257,7 @@ func (s *session) sendToSnapshot(w HelloResponse) error {
 	p.events.post(StandbyConnected{Member: s.member, Snapshot: true})
 	p.awaited = awaitedFetch{member: s.member, since: time.Now()}
 	if p.requires(s) && !p.ended {
-		// The standby is connected but cannot acknowledge, so no transaction may wait for it. It reconnects as another
-		// incarnation.
+		// The standby is connected but cannot acknowledge: no transaction may wait for it.
 		err := fmt.Errorf("%w: %s", ErrLostRecords, w.Reason)
 		p.events.post(StandbyLost{Member: s.member, Cause: LostRejected, Err: err})
 	}

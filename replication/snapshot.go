@@ -147,7 +147,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	if err != nil {
 		return err
 	}
-	// The transfer runs in a separate goroutine, so that a blocked send on a dead connection does not block this call.
+	// The transfer runs in a separate goroutine: a blocked send must not block this call.
 	result := make(chan error, 1)
 	p.wg.Go(func() {
 		err := p.transfer(ctx, req, send)
@@ -172,8 +172,7 @@ func (p *Primary) FetchSnapshot(ctx context.Context, req SnapshotRequest, send f
 	return err
 }
 
-// awaitedFetch is a standby that was redirected to a snapshot. Its session has ended, so no session detects a crash
-// before its transfer begins.
+// awaitedFetch is a standby that was redirected to a snapshot. Its session has ended.
 type awaitedFetch struct {
 	member Member    // zero if none
 	since  time.Time // of the redirect
@@ -262,7 +261,7 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 	return nil
 }
 
-// pause waits for the pacer, and sends heartbeats, since the pause may be longer than the standby's timeout.
+// pause waits for the pacer, and sends heartbeats.
 func (p *Primary) pause(ctx context.Context, pacer *throttle.Pacer, bytes int, send func(*SnapshotChunk) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -23,9 +23,8 @@ type batch struct {
 	trace *batchTrace
 }
 
-// tail keeps the newest batches in memory for the sessions. A batch is added before it is written to the log, so that
-// the transfer and the write overlap. It is removed only after it is in the log, so that every record is always
-// readable.
+// tail keeps the newest batches in memory for the sessions. A batch is added before it is written to the log. It is
+// removed only after it is in the log.
 type tail struct {
 	mu        sync.Mutex // guards the fields below
 	limit     int

@@ -33,10 +33,9 @@ import (
 const (
 	// maxMessageBytes must exceed Tuning.BatchBytes, and a snapshot chunk rounded up to pages.
 	maxMessageBytes = 16 << 20
-	// windowBytes is the flow-control window of one stream. It is fixed, because gRPC's dynamic window starts small, and
-	// catch-up is a bulk transfer from the first message.
+	// windowBytes is the flow-control window of one stream.
 	windowBytes = 8 << 20
-	// writeBufferBytes is large, so that large batches need few system calls.
+	// writeBufferBytes is the size of the write buffer.
 	writeBufferBytes = 256 << 10
 	// keepaliveTime applies to connections without messages; heartbeats are far more frequent.
 	keepaliveTime = 20 * time.Second
@@ -64,7 +63,7 @@ type grpcDialer struct {
 	options []grpc.DialOption
 }
 
-// Dial implements Dialer. It opens the TCP connection directly, because gRPC does not report a refused connection.
+// Dial implements Dialer. It opens the TCP connection directly.
 func (d grpcDialer) Dial(ctx context.Context, address string) (Conn, error) {
 	tcp, err := d.dial(ctx, address)
 	if errors.Is(err, syscall.ECONNREFUSED) {

@@ -19,10 +19,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// A node with corrupt pages fetches the affected messages from the other node. The sequence of a message in its
-// queue never changes, so any node with the same history has the same message, regardless of its role. The
-// positions in request and response prove the common history: a record's chain checksum covers everything before
-// it.
+// A node with corrupt pages fetches the affected messages from the other node. Any node with the same history has the
+// same message under the same sequence. The positions in request and response prove the common history.
 
 const (
 	repairPartBytes = 1 << 20

@@ -54,8 +54,7 @@ type HelloResponse struct {
 	// separate file. If SnapshotRequired is set, the standby copies them to a file before it installs the snapshot, and
 	// ResumeAfter is zero if the position is unknown.
 	ResumeAfter lsn.Position
-	// SnapshotRequired reports whether the standby cannot catch up from the log, because the log begins too late, or
-	// the histories diverge below the standby's Applied.
+	// SnapshotRequired reports whether the standby cannot catch up from the log.
 	SnapshotRequired bool
 	// Reason is a text for the log.
 	Reason string
@@ -143,10 +142,10 @@ type StandbyStream interface {
 // Service serves standbys. Primary implements it.
 type Service interface {
 	// Replicate serves one connection of a standby until it ends. When Replicate returns, the transport must end the
-	// stream, so that a blocked Send or Recv returns.
+	// stream.
 	Replicate(ctx context.Context, stream StandbyStream) error
 	// FetchSnapshot sends a checkpoint in chunks. send must not retain the chunk. When FetchSnapshot returns, the
-	// transport must end the stream, because a call of send may still be blocked.
+	// transport must end the stream.
 	FetchSnapshot(ctx context.Context, req SnapshotRequest, send func(*SnapshotChunk) error) error
 }
 

@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// A pair is upgraded one node at a time, so two consecutive releases must replicate to each other. Each end sends its
-// range of protocol versions, and both use the newest common one. A feature is an extension within a version. An end
-// uses a feature only if the other end also sent its name. Names are never reused.
+// Two consecutive releases must replicate to each other. Each end sends its range of protocol versions, and both use
+// the newest common one. A feature is an extension within a version. An end uses a feature only if the other end also
+// sent its name. Names are never reused.
 const (
 	ProtocolVersion = 1
 	OldestProtocol  = 1

@@ -43,8 +43,7 @@ type Options struct {
 	// Prefix is the prefix of all keys of this pair. Default DefaultPrefix.
 	Prefix string
 	TLS    *tls.Config
-	// Credentials, if not nil, are used instead of TLS, so that certificates can change. They are ignored if an endpoint
-	// begins with http://.
+	// Credentials, if not nil, are used instead of TLS. They are ignored if an endpoint begins with http://.
 	Credentials        credentials.TransportCredentials
 	Username, Password string
 	// LeaseTTL is the time to live of the liveness key, rounded up to whole seconds. Default 3 s.
@@ -95,7 +94,7 @@ func Open(o Options) (*Coordinator, error) {
 	client, err := etcdconn.New(etcdconn.Options{
 		Endpoints: o.Endpoints, TLS: o.TLS, Credentials: o.Credentials, Username: o.Username, Password: o.Password,
 		RequestTimeout: o.RequestTimeout, Logger: o.Logger,
-		// The client waits for a connection and then returns only a timeout, so the interceptor records the cause.
+		// The client waits for a connection and then returns only a timeout: the interceptor records the cause.
 		DialOptions: []grpc.DialOption{grpc.WithChainUnaryInterceptor(recordErrors(lastError))},
 	})
 	if err != nil {
@@ -156,8 +155,7 @@ func (c *Coordinator) txn(
 	return resp, outcomeUnknown, err
 }
 
-// attempts returns the number of attempts per request: one per endpoint, and more at larger intervals, because requests
-// that are sent during a leader election get no response.
+// attempts returns the number of attempts per request: one per endpoint, and more at larger intervals.
 func (c *Coordinator) attempts() int {
 	if c.opts.sendOnce {
 		return 1

@@ -73,7 +73,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		}
 	}
 	if id != clientv3.NoLease {
-		// Revoke the lease, so that the other node does not have to wait until it expires.
+		// Revoke the lease: the other node then does not have to wait until it expires.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.opts.RequestTimeout/2)
 		defer cancel()
 		if _, err := c.client.Revoke(ctx, id); err != nil {
@@ -105,8 +105,7 @@ func (c *Coordinator) overwritten(live failover.Live) bool {
 	return o.Reachable && o.LiveKnown && !present
 }
 
-// announceAgain rewrites the key of this process, so that a newer process detects that this process is running. It
-// also writes the node's liveness key if that key is missing.
+// announceAgain rewrites the key of this process. It also writes the node's liveness key if that key is missing.
 func (c *Coordinator) announceAgain(ctx context.Context, keys announced, id clientv3.LeaseID) error {
 	ctx, cancel := context.WithTimeout(ctx, c.opts.RequestTimeout)
 	defer cancel()
@@ -172,8 +171,8 @@ func (c *Coordinator) renew(ctx context.Context, alive *keepAlive, id clientv3.L
 	return err
 }
 
-// renewOnce sends one keep-alive. It does not use the library's KeepAliveOnce, which waits for a connection and
-// retries until the timeout, because an outage must be detected immediately.
+// renewOnce sends one keep-alive. It does not use the library's KeepAliveOnce: an outage must be detected
+// immediately.
 func (c *Coordinator) renewOnce(ctx context.Context, alive *keepAlive, id clientv3.LeaseID) error {
 	sent := time.Now()
 	limit := c.opts.RequestTimeout / time.Duration(min(len(c.opts.Endpoints), 3))

@@ -14,15 +14,14 @@ import (
 	"github.com/lockstep-mq/lockstep/failover"
 )
 
-// marks caches the mark and its revision, so that a write requires no preceding read.
+// marks caches the mark and its revision.
 type marks struct {
 	mu  sync.Mutex // guards the fields below
 	rev int64      // mod revision of the key; 0 if missing
 	now failover.Mark
 }
 
-// WriteMark implements failover.Coordinator. The mark has a separate key without a lease, so it outlives the active and
-// the record.
+// WriteMark implements failover.Coordinator. The mark has a separate key without a lease.
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	k := &c.marks
 	k.mu.Lock()

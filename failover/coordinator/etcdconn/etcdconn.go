@@ -27,8 +27,7 @@ type Options struct {
 	// Endpoints are the addresses of the etcd members: host:port, or URLs. At least one is required.
 	Endpoints []string
 	TLS       *tls.Config
-	// Credentials, if not nil, are used instead of TLS, so that certificates can change. They are ignored if an endpoint
-	// begins with http://.
+	// Credentials, if not nil, are used instead of TLS. They are ignored if an endpoint begins with http://.
 	Credentials        credentials.TransportCredentials
 	Username, Password string
 	// RequestTimeout is the minimum time for each attempt to connect. It does not limit requests. Default 1 s.
@@ -82,8 +81,8 @@ func dialOptions(o *Options) []grpc.DialOption {
 	return append(options, o.DialOptions...)
 }
 
-// newClient creates a client. With a user name, clientv3.New would request a token, and fail while etcd is
-// unreachable. The client therefore starts with an invalid token, and authenticates when etcd rejects that token.
+// newClient creates a client. It starts with an invalid token, and authenticates when etcd rejects that token:
+// clientv3.New would fail while etcd is unreachable.
 func newClient(o Options, cfg clientv3.Config) (*clientv3.Client, error) {
 	if o.Username == "" {
 		return clientv3.New(cfg) //nolint:wrapcheck // New does

@@ -59,8 +59,8 @@ type Watch struct {
 // NewWatch creates a Watch. It sends no requests.
 func NewWatch(o WatchOptions) *Watch { return &Watch{opts: o, replaced: make(chan struct{}, 1)} }
 
-// Run lists the keys and watches their changes until ctx ends. It lists them again after every interruption, so that
-// no change is missed. It must be called once.
+// Run lists the keys and watches their changes until ctx ends. It lists them again after every interruption. It must
+// be called once.
 func (w *Watch) Run(ctx context.Context) {
 	for ctx.Err() == nil {
 		w.opts.Ended(w.once(ctx))
@@ -186,7 +186,7 @@ func (w *Watch) follow(
 			}
 		}
 	})
-	// Without changes the stream is idle, so request progress notifications to detect a broken connection.
+	// Without changes the stream is idle: request progress notifications to detect a broken connection.
 	ticker := time.NewTicker(w.opts.RequestTimeout)
 	defer ticker.Stop()
 	requested := false

@@ -57,8 +57,8 @@ func NewServer(leaseTTL time.Duration) *Server {
 }
 
 // Standalone returns a Server for a node without a partner. Its record is derived from the fence in the store's
-// identity and the end of the log, and the node activates in the next term. For a new store, or a store restored from a
-// backup, the Server has no record, so the node creates the first one.
+// identity and the end of the log, and the node activates in the next term. For a new store, or a store restored from
+// a backup, the Server has no record.
 func Standalone(id failover.Identity, self failover.NodeInfo) *Server {
 	s := NewServer(0)
 	if id.Empty() || id.Restored {

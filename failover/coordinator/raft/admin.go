@@ -145,7 +145,7 @@ func (a *Admin) findLeader(ctx context.Context) (service, string) {
 	return a.peers.at(leads), leads
 }
 
-// moved implements leaderFinder. Admin is not notified of leader changes, so requests end at their timeout.
+// moved implements leaderFinder. Admin is not notified of leader changes.
 func (a *Admin) moved(ctx context.Context, _ string) { <-ctx.Done() }
 
 func (a *Admin) explain(err error) error {

@@ -24,7 +24,7 @@ const (
 // errVoted is returned for a second vote in a term, or a vote in an earlier term.
 var errVoted = errors.New("this voter has voted in this or a newer term")
 
-// errKeyNotFound is returned for a missing key. It must have this text, because hashicorp/raft compares the text.
+// errKeyNotFound is returned for a missing key. hashicorp/raft compares its text.
 var errKeyNotFound = errors.New("not found")
 
 // boltStore implements the log store and the stable store of hashicorp/raft in a bbolt file. The file has the format of
@@ -134,7 +134,7 @@ func (s *boltStore) Get(key []byte) (value []byte, err error) {
 }
 
 // SetUint64 stores a number. For the term of a vote, it returns errVoted unless the term is higher than the stored
-// one, so that raft does not vote twice in a term.
+// one.
 func (s *boltStore) SetUint64(name []byte, n uint64) error {
 	if string(name) != voteTermKey {
 		return s.Set(name, key(n))

@@ -64,8 +64,7 @@ func (v *Voter) changeMembers(ctx context.Context, c change) (Member, error) {
 	return v.add(incoming.Status.ID, c.Add)
 }
 
-// checkJoining checks the voter to be added, and returns its hello. It retries, because the voter may have just been
-// started.
+// checkJoining checks the voter to be added, and returns its hello. It retries.
 func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error) {
 	if err := checkAddress(address); err != nil {
 		return hello{}, fmt.Errorf("%w: %w", ErrMembership, err)
@@ -153,8 +152,8 @@ func (v *Voter) awaitRemainingQuorum(ctx context.Context, l *leadership, without
 	return err
 }
 
-// rejection returns the kind of error for a change that was rejected after a timeout: errNotLeader if ctx has ended,
-// because the leader may have changed; otherwise ErrMembership.
+// rejection returns the kind of error for a change that was rejected after a timeout: errNotLeader if ctx has ended;
+// otherwise ErrMembership.
 func rejection(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return errNotLeader

@@ -36,8 +36,7 @@ func (v *Voter) replaceCommand(id, address string) string {
 	return text
 }
 
-// evaluateConditions returns the conditions of all voters. The texts are stable, because they are part of the node's
-// status.
+// evaluateConditions returns the conditions of all voters. The texts are stable.
 func (v *Voter) evaluateConditions(own Status, known map[string]hello, silent map[string]silence) []failover.Condition {
 	var out []failover.Condition
 	add := func(kind, format string, args ...any) {

@@ -163,7 +163,7 @@ func (c *Coordinator) Swap(
 func (c *Coordinator) WriteMark(ctx context.Context, m failover.Mark) (before failover.Mark, err error) {
 	ctx, cancel := c.bound(ctx)
 	defer cancel()
-	// The mark may be applied more than once, because the highest mark is retained.
+	// The mark may be applied more than once: the highest mark is retained.
 	_, err = atLeader(ctx, c.v, c.v.opts.RequestTimeout, func(ctx context.Context, s service) (err error) {
 		before, err = s.mark(ctx, m)
 		return err
@@ -356,7 +356,7 @@ func (c *Coordinator) Announce(ctx context.Context, live failover.Live) error {
 		return nil
 	default:
 	}
-	// Withdraw the announcement, so that the other node does not have to wait until the lease expires.
+	// Withdraw the announcement: the other node then does not have to wait until the lease expires.
 	last, end := context.WithTimeout(context.WithoutCancel(ctx), c.v.opts.RequestTimeout/2)
 	defer end()
 	if _, err := atLeader(last, c.v, 0, func(ctx context.Context, s service) error {

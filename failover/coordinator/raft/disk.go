@@ -24,7 +24,7 @@ const (
 
 const probeKey = "lockstep-probe"
 
-// idKey is the key of the voter's ID. It is stored in the same file as the votes, so they can only be lost together.
+// idKey is the key of the voter's ID. It is stored in the same file as the votes: they can only be lost together.
 const idKey = "lockstep-voter-id"
 
 type disk struct {
@@ -42,7 +42,7 @@ const (
 )
 
 // reading calls f, which reads from the disk. It returns errDiskStalled on a timeout, or if too many reads are
-// waiting, so that this voter can report the stalled disk to the other voters.
+// waiting.
 func reading[T any](d *disk, f func() (T, error)) (out T, err error) {
 	select {
 	case d.reads <- struct{}{}:
@@ -208,7 +208,7 @@ func raftConfig(id string, election time.Duration, log raftLog) *hraft.Config {
 	c.HeartbeatTimeout, c.ElectionTimeout, c.LeaderLeaseTimeout = election, election, election
 	c.CommitTimeout = election / 2 // followers serve no reads, so the commit index may be sent late
 	c.MaxAppendEntries = 16
-	// The state is a small record, so snapshots are cheap.
+	// The state is a small record: snapshots are cheap.
 	c.SnapshotInterval, c.SnapshotThreshold, c.TrailingLogs = 30*time.Second, 256, 64
 	c.NoLegacyTelemetry = true
 	c.Logger = log

@@ -107,8 +107,7 @@ func (v *Voter) poll(ctx context.Context) {
 	wg.Wait()
 }
 
-// recordSilence records that a voter does not respond. It deletes the voter's last hello, because each health check
-// requires a new response.
+// recordSilence records that a voter does not respond. It deletes the voter's last hello.
 func (v *Voter) recordSilence(address string, err error) {
 	v.mu.Lock()
 	_, known := v.hellos[address]
@@ -214,8 +213,7 @@ func (v *Voter) fence(why fencing, text string) {
 }
 
 // mayForm reports whether this voter must form the cluster: all three respond, are empty and have the same three
-// voters configured, and this voter has the lowest address. A voter with a wiped disk therefore never forms a
-// second cluster alone, or while another voter has a cluster.
+// voters configured, and this voter has the lowest address.
 func (v *Voter) mayForm(known map[string]hello) bool {
 	if empty, err := v.disk.empty(); err != nil || !empty || v.opts.Advertise != v.opts.Voters[0] {
 		return false
@@ -229,8 +227,7 @@ func (v *Voter) mayForm(known map[string]hello) bool {
 	return true
 }
 
-// form bootstraps the cluster. The other voters receive the configuration with this voter's log. Until then nothing can
-// be committed, so it is safe to form the cluster again if this disk is lost.
+// form bootstraps the cluster. The other voters receive the configuration with this voter's log.
 func (v *Voter) form(known map[string]hello) {
 	servers := []hraft.Server{{ID: hraft.ServerID(v.disk.id), Address: hraft.ServerAddress(v.opts.Advertise)}}
 	for _, address := range v.opts.Voters[1:] {
@@ -246,9 +243,7 @@ func (v *Voter) form(known map[string]hello) {
 	v.log.Info("cluster formed", zap.Strings("voters", v.opts.Voters))
 }
 
-// adoptLeader sets the leader according to the other voters' hellos if raft does not know the leader, because this
-// voter has no vote or cannot reach the leader. In the second case, requests are sent through a voter that reaches
-// the leader.
+// adoptLeader sets the leader according to the other voters' hellos if raft does not know the leader.
 func (v *Voter) adoptLeader(known map[string]hello) {
 	if addr, _ := v.raft.LeaderWithID(); addr != "" {
 		return // raft knows the leader
@@ -342,8 +337,7 @@ func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[str
 	}
 }
 
-// setProblem records a problem that an operator can fix. A problem is logged only if it persists, because problems are
-// normal while the three processes start.
+// setProblem records a problem that an operator can fix. A problem is logged only if it persists.
 func (v *Voter) setProblem(text string) {
 	v.mu.Lock()
 	if v.problem != text {

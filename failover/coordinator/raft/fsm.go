@@ -16,7 +16,7 @@ import (
 
 const maxStateBytes = 1 << 20 // usually a few KiB
 
-// state is the complete replicated state. It excludes liveness, because the three clocks differ.
+// state is the complete replicated state. It excludes liveness.
 type state struct {
 	Revision   int64           `json:"revision"`
 	OpID       string          `json:"op_id,omitempty"`

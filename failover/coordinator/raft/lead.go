@@ -25,7 +25,7 @@ const (
 	barrierPause     = 10 * time.Millisecond
 )
 
-// errNotLeader is returned if a request had no effect, because this voter does not lead, or is not ready yet.
+// errNotLeader is returned if a request had no effect: this voter does not lead, or is not ready yet.
 var errNotLeader = errors.New("this voter is not the leader")
 
 type leadership struct {
@@ -36,7 +36,7 @@ type leadership struct {
 	live  *latest.Value[liveness]
 }
 
-// liveness contains the processes announced to this leader. They are hints, and therefore not in the log.
+// liveness contains the processes announced to this leader. It is not in the log.
 type liveness struct {
 	processes []announced // never changed in place
 	seq       int64       // of the last announcement
@@ -176,8 +176,7 @@ func sorted(lives []failover.Live) []failover.Live {
 	return lives
 }
 
-// preferWitness transfers the leadership to a healthy witness, so that the swap after a node failure does not have to
-// wait for an election.
+// preferWitness transfers the leadership to a healthy witness.
 func (v *Voter) preferWitness(ctx context.Context, l *leadership) {
 	if v.opts.Kind == KindWitness {
 		return
@@ -231,8 +230,8 @@ func (v *Voter) healthyWitness() (hraft.Server, bool) {
 // snapshotSlack is the number of entries that may be missing on a healthy voter: raft sends them before a transfer.
 const snapshotSlack = 32
 
-// wait waits for a raft future, or until ctx ends. The future does not support contexts, so a goroutine waits for
-// its result. The future completes at the latest when this voter loses the leadership, or stops.
+// wait waits for a raft future, or until ctx ends. The future completes at the latest when this voter loses the
+// leadership, or stops.
 func (v *Voter) wait(ctx context.Context, f hraft.Future) error {
 	endWith(f, v.ended)
 	done := make(chan error, 1)

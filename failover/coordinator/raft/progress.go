@@ -33,7 +33,7 @@ import (
 // diskState).
 
 const (
-	// flushDelay is the delay of writes for acknowledged entries, so that the acks of two followers share one write.
+	// flushDelay is the delay of writes for acknowledged entries.
 	flushDelay = 50 * time.Millisecond
 	// flushInterval is the interval of writes for progress that was reported by other voters, or is not compared.
 	flushInterval = 5 * time.Second
@@ -155,8 +155,7 @@ func (d *disk) rollback() (string, error) {
 	return string(why), nil
 }
 
-// recordRollback persists the description of a detected rollback, because the voters that detected it may be down at
-// the next start.
+// recordRollback persists the description of a detected rollback.
 func (d *disk) recordRollback(why string) error {
 	if err := d.store.Set([]byte(rollbackKey), []byte(why)); err != nil {
 		return fmt.Errorf("raft: write %s to %s: %w", rollbackKey, d.dir, err)

@@ -129,8 +129,7 @@ func (v *Voter) rolledBackPeers(own Status, known map[string]hello) string {
 }
 
 // endVerification ends the start phase, in which this voter only polls. If the cluster has other members, it requires
-// at least one hello, because a single voter has no majority. A voter that knows of a rollback but did not respond
-// rejects this voter when the two connect (see checkHandshake).
+// at least one hello.
 func (v *Voter) endVerification(known map[string]hello) {
 	members := v.otherMembers()
 	v.mu.Lock()

@@ -101,8 +101,7 @@ func final(err error) bool {
 		errors.Is(err, ErrMembership) || errors.Is(err, ErrNotMember)
 }
 
-// notApplied reports whether the request certainly had no effect, because no voter received it, or because the voter
-// was not the leader.
+// notApplied reports whether the request certainly had no effect.
 func notApplied(err error) bool {
 	var op *net.OpError
 	return errors.Is(err, errNotLeader) || errors.Is(err, errRefused) || errors.As(err, &op) && op.Op == "dial"

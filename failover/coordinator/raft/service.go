@@ -83,9 +83,8 @@ var errTooFew = errors.New("no majority responds")
 // counts as one; a voter with the ID `without` does not count. It returns errTooFew if ctx ends first or the disk of
 // the leader is stalled, and errNotLeader if the leadership ends.
 //
-// A voter that accepts a message of this term knows no newer term at that time, and a newer leader requires the votes
-// of a majority. So no newer leader had committed an entry when the call began. The library's VerifyLeader does not
-// prove this, because it also counts responses to messages that were sent before the call.
+// When it returns nil, no newer leader had committed an entry when the call began. The library's VerifyLeader does
+// not prove this.
 func (v *Voter) awaitMajority(ctx context.Context, l *leadership, without string) error {
 	if v.stalled() { // nothing is sent, and the library does not accept a call
 		return fmt.Errorf("%w: %w", errTooFew, errDiskStalled)
@@ -144,9 +143,9 @@ func (v *Voter) swap(ctx context.Context, c command) (int64, error) {
 // featureMark is the feature name for commands with a mark, sent in hellos.
 const featureMark = "mark"
 
-// mark implements service. A voter of an older release ignores an entry with a mark, and its snapshots contain no mark,
-// so the states would diverge. The first mark is therefore rejected until all voters have announced support. A mark in
-// the log proves that all voters support marks, even while one of them is not running.
+// mark implements service. A voter of an older release ignores an entry with a mark. The first mark is therefore
+// rejected until all voters have announced support. A mark in the log proves that all voters support marks, even
+// while one of them is not running.
 func (v *Voter) mark(ctx context.Context, m failover.Mark) (failover.Mark, error) {
 	if _, err := v.readyToLead(ctx); err != nil {
 		return failover.Mark{}, err
@@ -209,8 +208,7 @@ func (v *Voter) apply(ctx context.Context, c command) (swapped, error) {
 	}
 }
 
-// renew implements service. A majority must confirm this leader before the lease is renewed, so a deposed leader in a
-// minority partition cannot renew it.
+// renew implements service. A majority must confirm this leader before the lease is renewed.
 func (v *Voter) renew(ctx context.Context, live failover.Live) (time.Duration, error) {
 	l, err := v.confirmed(ctx)
 	if err != nil {

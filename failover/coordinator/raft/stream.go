@@ -32,8 +32,7 @@ const (
 	maxHello     = 1 << 10
 	maxHandshake = 64 // limit of concurrent handshakes
 
-	// handshakeTimeout limits TLS and the hello. It is longer than the timeout of a request, so that a slow handshake
-	// can complete.
+	// handshakeTimeout limits TLS and the hello. It is longer than the timeout of a request.
 	handshakeTimeout = 10 * time.Second
 )
 
@@ -284,8 +283,7 @@ func (p *port) refused(from net.Addr, err error) {
 	}
 }
 
-// track registers a connection for Close, because the raft library does not close accepted connections. It returns the
-// registered connection.
+// track registers a connection for Close, and returns the registered connection.
 func (p *port) track(conn net.Conn) net.Conn {
 	t := &trackedConn{Conn: conn, p: p}
 	p.mu.Lock()

@@ -25,10 +25,9 @@ const (
 var errDiskStalled = errors.New("disk of the raft log is stalled")
 
 // transport extends the raft library's transport. It sends the ID of the intended voter (see handshake). It retries
-// an unreachable voter continuously, because the library's pauses of up to ten seconds would delay a restarted
-// voter. A leader with a stalled disk stops sending, so that another leader is elected. The progress of other voters
-// is recorded before raft processes it (see progress.go). The transport also records which requests were accepted
-// (see awaitMajority).
+// an unreachable voter continuously. A leader with a stalled disk stops sending. The progress of other voters is
+// recorded before raft processes it (see progress.go). The transport also records which requests were accepted (see
+// awaitMajority).
 type transport struct {
 	*hraft.NetworkTransport
 

@@ -23,8 +23,7 @@ const stallLimit = time.Second
 
 const (
 	probeInterval = 5 * time.Second
-	// probeLimit is the duration of a probe after which the disk is considered stalled. It is longer than stallLimit,
-	// because a probe on a busy disk may be slow.
+	// probeLimit is the duration of a probe after which the disk is considered stalled. It is longer than stallLimit.
 	probeLimit = 5 * time.Second
 )
 
@@ -335,7 +334,7 @@ func (v *Voter) shutDown() error {
 }
 
 func (v *Voter) followLeader(ctx context.Context, changes <-chan hraft.Observation) {
-	// Raft drops observations if the reader is slow, so each one only triggers a check.
+	// Raft drops observations if the reader is slow: each one only triggers a check.
 	tick := time.NewTicker(v.opts.ElectionTimeout)
 	defer tick.Stop()
 	for {
