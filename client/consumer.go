@@ -210,8 +210,8 @@ func (co *Consumer) awaitAttached(ctx context.Context) error {
 	}
 }
 
-// attachedTo returns the ID of the queue at the first attach of the current era. Acknowledgements include this ID, so
-// that they have no effect on a later queue with the same name.
+// attachedTo returns the ID of the queue at the first attach of the current era; 0 if not reported. The acknowledgements
+// and releases of a transaction include this ID, so that they have no effect on a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()
 	defer co.mu.Unlock()

@@ -408,7 +408,7 @@ func (d *Directory) tryFinishMove(ctx context.Context, m Move) (done bool, _ err
 	return true, nil
 }
 
-// finish is the transaction of FinishMove.
+// finish is the transaction of FinishMove and Reclaim, which assigns queues to this pair.
 type finish struct {
 	d         *Directory
 	m         Move

@@ -19,9 +19,9 @@ func (s *Store) Identity() datadir.Identity {
 	return s.id.Identity()
 }
 
-// ClaimGeneration durably records two process generations: listed, which is currently in the cluster record, and
-// claimed, which is about to participate in the pair. After it returns, the cluster record may list the claimed
-// generation (INV-11).
+// ClaimGeneration durably records two process generations: listed, the last one known to be in the cluster record (zero
+// if none), and claimed, which is about to participate in the pair. After it returns nil, the cluster record may list
+// the claimed generation (INV-11).
 func (s *Store) ClaimGeneration(listed, claimed uuid.UUID) error {
 	return s.changeIdentity(func(id *datadir.IdentityFile) error {
 		id.Generation, id.ClaimedGeneration = listed, claimed

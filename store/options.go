@@ -69,7 +69,8 @@ type Options struct {
 	// FS is the filesystem; nil selects that of the operating system.
 	FS  vfs.FS
 	Dir string
-	// PageSize is the page size of a new page.db in bytes, a multiple of 2048. An existing file keeps its page size.
+	// PageSize is the page size of a new page.db in bytes: a multiple of 2048, at most 1 MiB. An existing file keeps its
+	// page size.
 	PageSize int
 	Sync     wal.SyncMode
 	// SyncInterval is the time between syncs in mode wal.SyncInterval.

@@ -10,7 +10,7 @@ import (
 // expiredState is the state with which expire settles deliveries after their acknowledgement deadline.
 var expiredState = &wire.Modified{DeliveryFailed: true} //nolint:gochecknoglobals // a constant
 
-// expire settles deliveries after their acknowledgement deadline, and removes messages that were not sent. The node
+// expire withdraws the messages in ranges: it settles those that were sent, and removes those that wait. The node
 // delivers nothing until the next request, which must prove that the client is running. The request is therefore
 // sent after the next frame of the client. mu is held.
 func (s *consumer) expire(ranges []*pb.SequenceRange) {

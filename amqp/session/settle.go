@@ -11,8 +11,9 @@ type settling struct {
 }
 
 // Settle settles a delivery with a state: a received delivery with its outcome, and a sent delivery after the peer has
-// reported an outcome without settling it. Consecutive deliveries with the same state share a frame. States are
-// compared as Go values; the value pointed to must not change before the next Output. Deliveries that arrived before
+// reported an outcome without settling it. Consecutive deliveries with the same state share a frame. States
+// that are pointers are the same only if the pointers are equal, and their values must not change before the next
+// Output. Deliveries that arrived before
 // the detach of the peer can be settled until Detach responds to it.
 func (l *Link) Settle(id uint32, state wire.DeliveryState) {
 	if l.session.over() || l.gone && (l.Sender() || !l.awaitsDetach()) {

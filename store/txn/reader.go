@@ -120,7 +120,7 @@ func (r *Reader) Next() (*Op, error) {
 // Op is one operation. Code determines the fields that are set.
 type Op struct {
 	Code OpCode
-	// Queue is the number of the queue, or 0 if the operation is not on one queue.
+	// Queue is the number of the queue. It is 0 if the operation contains the name instead, or is not on one queue.
 	Queue uint64
 	// Sub is the number of the subscription. For OpPurge, 0 means all subscriptions; for OpPause, 0 means the queue.
 	Sub uint32

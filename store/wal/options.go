@@ -45,7 +45,7 @@ func ParseSyncMode(name string) (SyncMode, error) {
 	return 0, fmt.Errorf("%w: invalid sync mode %q; it must be always, interval or off", ErrOptions, name)
 }
 
-// Defaults of Options.
+// Defaults and limits of Options.
 const (
 	DefaultSegmentBytes  = 64 << 20
 	DefaultMaxFrameBytes = 128 << 20

@@ -63,7 +63,7 @@ type ResizeVerdict struct {
 	KillOneCopyMS float64 `json:"kill_fewer_than_two_copies_ms"`
 	Samples       int     `json:"samples"`
 
-	// PauseAt is the end of the slowest publish, relative to the start of the screen.
+	// PauseAt is the end of the publish that PauseMS measures, relative to the start of the screen.
 	PauseAt time.Duration `json:"-"`
 
 	target uint32

@@ -154,7 +154,7 @@ type Certificate struct {
 	Ends    time.Time `json:"ends"`
 }
 
-// Maintenance is the current operation of a node on its page file.
+// Maintenance is the running maintenance operation of a node, such as a rewrite or a backup.
 type Maintenance struct {
 	Operation  string    `json:"operation"`
 	Since      time.Time `json:"since"`

@@ -115,8 +115,7 @@ func (a *Service) status() (*pb.GetStatusResponse, error) {
 	return resp, nil
 }
 
-// unusedFiles returns the files that an operator may remove. Directories that cannot be listed are logged at debug
-// level and omitted.
+// unusedFiles returns the files that an operator may remove, as far as they can be listed.
 func (a *Service) unusedFiles(archive string) []*pb.UnusedFile {
 	left, err := a.store.LeftBehind()
 	if err != nil {

@@ -304,9 +304,9 @@ func (x *expiry) read(ctx context.Context, id uint64, entries []txn.Due) (record
 	return records, n, nil
 }
 
-// moves returns a function that adds operations to a transaction which move messages to the dead-letter queue. It
-// selects the messages that the subscription still needs. It returns nil without such messages, or if the subscription
-// has no dead-letter queue. If some of them do not fit into the dead-letter queue, the error is a *dispatch.FullError.
+// moves returns a function that moves messages to the dead-letter queue in a transaction: those that the subscription
+// still needs, except corrupt ones. The function is nil if there are no such messages, or if the subscription has no
+// dead-letter queue. If some of them do not fit into the dead-letter queue, the error is a *dispatch.FullError.
 func (x *expiry) moves(
 	key dispatch.Key, origin *query.Origin, entries []txn.Due, records [][]byte,
 ) (func(*txn.Builder), error) {

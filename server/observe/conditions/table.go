@@ -350,7 +350,7 @@ func ofFleets() []Definition {
 		},
 		{
 			Kind: FleetQueuesFenced, Severity: Critical, Scope: OfPair,
-			Cause: "Queues have been fenced for more than 12 s, because the other pair of their move does not respond. " +
+			Cause: "Queues have been fenced for more than 12 s, because their move to another pair makes no progress. " +
 				"Clients cannot use the queues.",
 			Action: "Start the pair in the details: it continues or cancels the move. `lockstep fleet moves` shows the error.",
 		},

@@ -19,7 +19,7 @@ var (
 	ErrNoArchive    = errors.New("no log archive")
 )
 
-// ErrUnreachable is returned if the other node is unreachable or does not respond in time.
+// ErrUnreachable is returned if the other node is unreachable, does not catch up in time, or sends an invalid response.
 var ErrUnreachable = errors.New("other node is unreachable")
 
 // Errors of the pair's settings, plan and jobs.

@@ -106,8 +106,8 @@ func New(o Options) (*Manager, error) {
 	}, nil
 }
 
-// Run executes the plan and the jobs of the pair while this node is active. It also executes the operations
-// requested for the start of this node. It returns when ctx ends.
+// Run executes the plan and the jobs of the pair while this node is active. When a node of a pair has become a standby,
+// Run also executes the operations requested for its start. It returns when ctx ends.
 func (m *Manager) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.drive(ctx) })

@@ -15,7 +15,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish", Short: "Measure publish throughput and latency",
 		Long: `Measure publishing. The latency is the time from the call to the acknowledgement. After the rounds, the round
-with the median rate is printed again.`,
+with the median rate is printed again. ` + deletes,
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
@@ -54,7 +54,7 @@ with the median rate is printed again.`,
 	}
 	f.Register(cmd)
 	cmd.Flags().BoolVar(&f.TLS, "tls", false,
-		"start nodes with TLS and access rules, and nodes without both, and compare them")
+		"compare nodes that have TLS and access rules with nodes that have neither")
 	cmd.Flags().DurationVar(&f.Duration, "duration", 0, "duration of a round, instead of --messages")
 	RateFlag(cmd, &o)
 	cmd.Flags().IntVar(&o.Producers, "producers", 1, "number of producers, each with a separate publish stream")
@@ -83,7 +83,7 @@ func consumeCommand(env *cli.Env) *cobra.Command {
 		Use: "consume", Short: "Measure consume throughput of filled queues",
 		Long: `Fill the queues with --messages messages in total, and measure the time until all are received and their
 acknowledgements are confirmed. The latency is the time that a consumer waits for its next message. After the rounds,
-the round with the median rate is printed again.`,
+the round with the median rate is printed again. ` + deletes,
 		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
 			"  lockstep bench consume --consumers 20 --groups 100000",
 		Args: cobra.NoArgs,

@@ -30,7 +30,7 @@ func moveCommand(env *cli.Env) *cobra.Command {
 		Long: `Move queues to another pair while clients use them: the given queues, or those of a placement group. All
 queues must belong to one pair. Queues that refer to each other (dead-letter queues, forwards) must be moved
 together. The dead-letter queue of a policy cannot be moved. Policies, access rules, quotas and schedules are not
-moved.
+moved. Schedules that publish to the queues fail from then on: delete them, and put them again.
 
 Near the end of the move, clients wait for a short time. The command returns when the move has begun. With --wait, it
 returns when the move has ended, and the exit code is 1 if the queues were not moved.

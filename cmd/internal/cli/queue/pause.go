@@ -122,8 +122,8 @@ restarts. Consumers stay connected, and can acknowledge the messages that they h
 func resumeSubscriptionCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "resume QUEUE NAME", Short: "Resume the delivery of a subscription",
-		Long: `Resume the delivery of a paused subscription. If its queue is paused, delivery starts after lockstep queue
-resume.`,
+		Long: `Resume the delivery of a paused subscription. If the delivery of its queue is also paused, delivery
+starts after lockstep queue resume.`,
 		Example: "  lockstep subscription resume prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {

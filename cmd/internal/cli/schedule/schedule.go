@@ -30,11 +30,13 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
-		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair of the
-queue stores the schedule. Schedules continue after a failover, and no occurrence is published twice.
+		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair that has
+the queue when the schedule is put stores the schedule. Schedules continue after a failover, and no occurrence is
+published twice.
 
 In a fleet, commands that take the name of an existing schedule look for it on the pair in --addr first, and then on
-the other pairs.`,
+the other pairs. If the queue is moved to another pair, the schedule is not moved, and its publishes fail: delete the
+schedule, and put it again.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -191,9 +193,9 @@ func printNext(env *cli.Env, s *pb.Schedule) error {
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [PREFIX]", Aliases: []string{"ls"}, Short: "List schedules with their next and last occurrence",
-		Long: `List the schedules with a name prefix, or all, for the queues on which the caller has a right. In a fleet,
-the schedules of all pairs are listed. This requires the operate right on the pair in --addr; without it, only the
-schedules of that pair are listed, with a warning.`,
+		Long: `List the schedules with names that begin with PREFIX, or all schedules. Only schedules for queues on which the
+caller has a right are listed. In a fleet, the schedules of all pairs are listed. This requires the operate right on
+the pair in --addr; without it, only the schedules of that pair are listed, with a warning.`,
 		Example: "  lockstep schedule list\n  lockstep schedule list reports. --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -21,13 +21,14 @@ func demoteCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "demote --replica-of ADDRESS", Short: "Make a pair the replica of another pair",
 		Long: `Make the pair in --addr the replica of the pair with a node at ADDRESS. That pair must not be a replica; if
-it has no role, it becomes the primary. The pair in --addr then accepts no writes from clients, and copies the
-transactions of the primary. Both pairs require the setting site.name, and the pair in --addr also requires
-site.remote.
+it has no role, it becomes the primary. The pair in --addr then refuses clients, and copies the transactions of the
+primary. Both pairs require the setting site.name, and the pair in --addr also requires site.remote.
 
-Use the command for an empty pair, and for a former primary after lockstep site promote. It is refused if the pair
-has transactions that the primary lacks. Those of a former primary are saved to a file on its active node, which
-lockstep status shows. The pair must then be set up again with empty data directories (lockstep site seed).
+Use the command for a former primary after lockstep site promote, or for an empty pair while the primary still has its
+whole log; otherwise, create the replica with lockstep site seed. The command is refused if the log of the primary no
+longer contains the records that the pair needs, or if the pair has transactions that the primary lacks. In the second
+case, a former primary saves these transactions to a file on its active node, and lockstep status shows the path of the
+file.
 
 On a terminal, the command asks for confirmation; scripts use --yes.`,
 		Example: `  lockstep site demote --addr east-a:7420,east-b:7420 --replica-of west-a:7420
@@ -109,5 +110,5 @@ func printDemotionPlan(env *cli.Env, here, there *pair, address string, otherErr
 	} else {
 		text += fmt.Sprintf("the pair at %s, which does not respond to this machine: %v", address, otherErr)
 	}
-	return env.Print.Sentence("%s\nit then accepts no writes; its clients continue at the primary", text)
+	return env.Print.Sentence("%s\nit then refuses clients, which continue at the primary", text)
 }

@@ -63,8 +63,8 @@ func Search(ctx context.Context, t bench.Target, o SearchOptions, report func(be
 	})
 }
 
-// search browses a queue that contains the given number of messages. It returns an error unless one of searchParts
-// matches.
+// search browses a queue that contains the given number of messages. It returns an error unless all of them were
+// scanned, and 1/searchParts of them matched.
 func search(
 	ctx context.Context, t bench.Target, queue string, o client.BrowseOptions, messages int, r *bench.Result,
 ) error {
