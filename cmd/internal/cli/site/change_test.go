@@ -59,6 +59,29 @@ func TestSwitchToPrimary(t *testing.T) {
 	require.Nil(t, s.east.switched)
 }
 
+// A stopped site, and one without a role, do not count as the primary.
+func TestSwitchWithoutPrimary(t *testing.T) {
+	for _, role := range []pb.SiteRole{pb.SiteRole_SITE_ROLE_STOPPED, pb.SiteRole_SITE_ROLE_UNSPECIFIED} {
+		s := startSites(t)
+		s.east.site.Site.Role = role
+		for _, n := range []*node{s.east, s.west} {
+			for _, to := range []string{"east", "west"} {
+				stdout, stderr, code := n.cli(t).Run("", "site", "switch", "--to", to)
+				require.Equal(t, cli.ExitError, code, "%v --to %s: %s", role, to, stdout)
+				require.Empty(t, stdout)
+				require.Contains(t, stderr, "site status")
+			}
+		}
+		require.Nil(t, s.east.switched)
+		require.Nil(t, s.west.switched)
+
+		s.west.site.Site.Role, s.west.site.Site.Epoch = pb.SiteRole_SITE_ROLE_PRIMARY, 4
+		v := s.east.cli(t).Lines("site", "switch", "--to", "west")[0]
+		require.Equal(t, true, v["already"], "promoted in the meantime")
+		require.InDelta(t, 4, v["epoch"], 0)
+	}
+}
+
 func TestSwitchFails(t *testing.T) {
 	s := startSites(t)
 	c := s.east.cli(t)

@@ -139,28 +139,35 @@ func findPrimary(ctx context.Context, env *cli.Env, c *client.Client) (primary, 
 		return nil, nil, err
 	}
 	there, otherErr := lookUpOther(ctx, c, here)
-	if !is(here.site(), pb.SiteRole_SITE_ROLE_REPLICA) {
-		return here, there, nil // the node refuses a switch in other roles
-	}
+	replicates := is(here.site(), pb.SiteRole_SITE_ROLE_REPLICA)
 	switch {
-	case otherErr != nil && errors.Is(otherErr, errNoRemote):
+	case is(here.site(), pb.SiteRole_SITE_ROLE_PRIMARY):
+		return here, there, nil
+	case errors.Is(otherErr, errNoRemote):
 		return nil, nil, otherErr
-	case otherErr != nil:
+	case otherErr != nil && replicates:
 		return nil, nil, cli.WithHint(fmt.Errorf("%s is a replica, and its primary does not respond at %s: %w",
 			named(here.site()), strings.Join(here.remote(), ", "), otherErr),
 			"`--addr` with the addresses of the primary, or `lockstep site promote` if the primary is lost")
-	case !there.active:
+	case is(there.site(), pb.SiteRole_SITE_ROLE_PRIMARY) && !there.active, replicates && !there.active:
 		return nil, nil, errNoActive
+	case is(there.site(), pb.SiteRole_SITE_ROLE_PRIMARY):
+		return there, here, nil
+	case replicates:
+		here = there
 	}
-	return there, here, nil
+	return nil, nil, cli.WithHint(fmt.Errorf("%s is not a primary: its role is %s", named(here.site()),
+		newSiteState(here.site(), true).Role), rolesHint)
 }
+
+const rolesHint = "`lockstep site status` to show the roles of both sites"
 
 // changeError adds a hint to the error of a role change with an unknown outcome.
 func changeError(err error) error {
 	if !errors.Is(err, client.ErrOutcomeUnknown) {
 		return err
 	}
-	return cli.WithHint(err, "`lockstep site status` to show the roles of both sites")
+	return cli.WithHint(err, rolesHint)
 }
 
 func printSwitch(env *cli.Env, from string, r *pb.SwitchSiteResponse, already bool) error {
