@@ -5,6 +5,7 @@ package site_test
 import (
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/protobuf/proto"
@@ -28,6 +29,14 @@ func TestSwitch(t *testing.T) {
 		require.Nil(t, s.west.switched)
 	}
 	golden.Text(t, "switch.txt", s.masked(text.String()))
+}
+
+// The command waits for both waits of the primary, and for the rollback.
+func TestSwitchDeadline(t *testing.T) {
+	s := startSites(t)
+	start := time.Now()
+	s.east.cli(t).OK("site", "switch", "--to", "west", "--timeout", "2m")
+	require.Greater(t, s.east.deadline.Sub(start), 2*2*time.Minute+5*time.Second)
 }
 
 // During a switch, the lag of the replica is printed on stderr.

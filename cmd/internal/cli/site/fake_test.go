@@ -38,7 +38,8 @@ type node struct {
 	site      *pb.GetSiteResponse
 	refuse    error
 	switched  *pb.SwitchSiteRequest
-	operated  int // requests of Switchover and SetPaused
+	deadline  time.Time // of SwitchSite
+	operated  int       // requests of Switchover and SetPaused
 	promoted  *pb.PromoteSiteRequest
 	demoted   *pb.DemoteSiteRequest
 	promotion *pb.PromoteSiteResponse
@@ -70,13 +71,14 @@ func (n *node) GetSite(context.Context, *pb.GetSiteRequest) (*pb.GetSiteResponse
 	return proto.CloneOf(n.site), nil
 }
 
-func (n *node) SwitchSite(_ context.Context, r *pb.SwitchSiteRequest) (*pb.SwitchSiteResponse, error) {
+func (n *node) SwitchSite(ctx context.Context, r *pb.SwitchSiteRequest) (*pb.SwitchSiteResponse, error) {
 	if n.during != nil {
 		n.during()
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.switched = r
+	n.deadline, _ = ctx.Deadline()
 	return &pb.SwitchSiteResponse{
 		Primary: r.GetTo(), Epoch: 4, Pause: durationpb.New(120 * time.Millisecond), Addresses: []string{"west-a:7420"},
 	}, n.refuse

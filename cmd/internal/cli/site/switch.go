@@ -19,8 +19,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// extraTime is the time for the response after the time limit of a switch, because a failed switch is rolled back
-// first.
+// extraTime is the time for the response after the time limits of a role change, because a failed switch is rolled
+// back first.
 const extraTime = 20 * time.Second
 
 func switchCommand(env *cli.Env) *cobra.Command {
@@ -75,7 +75,7 @@ func switchTo(ctx context.Context, env *cli.Env, c *client.Client, to string) er
 		primary.site().GetApplied().GetLsn(), to, behind(replica)); err != nil {
 		return err
 	}
-	ctx, cancel = context.WithTimeout(ctx, env.Timeout+extraTime)
+	ctx, cancel = context.WithTimeout(ctx, 2*env.Timeout+extraTime) // the primary waits twice for the replica
 	defer cancel()
 	stop := follow(ctx, env, replica)
 	r, err := primary.node.SwitchSite(ctx, &pb.SwitchSiteRequest{To: to, Timeout: durationpb.New(env.Timeout)})
