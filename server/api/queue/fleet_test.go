@@ -435,6 +435,62 @@ func TestQueuesOfDifferentPairs(t *testing.T) {
 	require.NoError(t, commit("local"))
 }
 
+// A dead letter is skipped only if this pair does not have its original queue. If the owner of this queue is unknown,
+// the call fails.
+func TestReplayWithUnknownOwner(t *testing.T) {
+	n := startMember(t)
+	n.create("q")
+	n.create("dead")
+	queue, sub, err := n.service.findSub("q", "")
+	require.NoError(t, err)
+	dead, err := n.service.find("dead")
+	require.NoError(t, err)
+	const batch = maxReplayMessages
+	messages := make([]*pb.Message, batch+1)
+	for i := range messages {
+		messages[i] = &pb.Message{Body: []byte("x")}
+	}
+	_, err = n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "q", Messages: messages})
+	require.NoError(t, err)
+	n.commit(func(b *txn.Builder) {
+		b.BeginMove(queue, sub, dead)
+		for i := range uint64(batch + 1) {
+			from := txn.DeadLetter{Queue: "q", Subscription: "default", Sequence: i + 1, Reason: txn.DeadRejected}
+			if i == batch {
+				from.Queue = "other"
+			}
+			rec, err := txn.AppendMessage(nil, 1, &txn.Attributes{DeadLetter: &from}, nil, []byte("x"))
+			require.NoError(t, err)
+			b.Move(i+1, rec)
+		}
+		b.EndMove()
+	})
+	replay := func() (*pb.ReplayDeadLettersResponse, error) {
+		return n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
+	}
+	n.dir.setDown(true)
+	_, err = replay()
+	require.Equal(t, outcome{reason: "OUTCOME_UNKNOWN"}, outcomeOf(t, err))
+	got, err := n.queues.GetQueue(t.Context(), &pb.GetQueueRequest{Name: "q"})
+	require.NoError(t, err)
+	require.Equal(t, uint64(batch), got.GetQueue().GetMessages(), "the first batch")
+	_, err = replay()
+	require.Equal(t, outcome{reason: "DIRECTORY_UNAVAILABLE"}, outcomeOf(t, err))
+
+	for _, change := range []func(){
+		func() { n.dir.own("b", "other") }, func() { n.dir.own("", "other"); n.dir.setDown(false) },
+	} {
+		change()
+		resp, err := replay()
+		require.NoError(t, err)
+		require.Equal(t, []uint64{0, 1}, []uint64{resp.GetMoved(), resp.GetSkipped()})
+	}
+	n.create("other")
+	resp, err := replay()
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1, 0}, []uint64{resp.GetMoved(), resp.GetSkipped()})
+}
+
 // The outcome of a retry is decided in the log: an earlier attempt has its result, and otherwise the request is
 // refused permanently, even if the queue is created later.
 func TestRetryInFleet(t *testing.T) {

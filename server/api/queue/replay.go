@@ -112,14 +112,15 @@ func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.R
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. If earlier batches were executed, the outcome of the request
-// is reported as unknown.
+// failure adds the number of moved messages to an error. An error of the node, or an unknown owner of a queue, applies
+// only to the last batch. If earlier batches were executed, the outcome of the request is therefore reported as
+// unknown.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {
 	case moved == 0:
 		return err
-	case apierror.ConcernsNode(err):
+	case apierror.ConcernsNode(err), apierror.ConcernsOwner(err):
 		return fmt.Errorf("%w: failed after %d moved messages: %w", replication.ErrOutcomeUnknown, moved, err)
 	default:
 		return fmt.Errorf("failed after %d moved messages: %w", moved, err)
@@ -218,8 +219,11 @@ func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, 
 	target = r.to
 	if l := message.DeadLetter(); l != nil && target == txn.NoQueue {
 		found, err := r.service.lookup(l.Queue, "")
-		if err != nil || found.QueueID == r.key.Queue {
-			return txn.NoQueue, nil, nil //nolint:nilerr // the queue was deleted
+		switch {
+		case isElsewhere(err), err == nil && found.QueueID == r.key.Queue:
+			return txn.NoQueue, nil, nil
+		case err != nil:
+			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 		}
 		if err := r.service.rules.Check(ctx, access.Publish, l.Queue); err != nil {
 			return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
@@ -234,4 +238,10 @@ func (r *replay) relabel(ctx context.Context, m store.Delivery) (target uint64, 
 		return txn.NoQueue, nil, fmt.Errorf("sequence %d: %w", m.Sequence, err)
 	}
 	return target, rec, nil
+}
+
+// isElsewhere reports whether an error proves that this pair does not have a queue. An unknown owner is no proof.
+func isElsewhere(err error) bool {
+	return errors.Is(err, txn.ErrQueueNotFound) || errors.Is(err, apierror.ErrNotOwner) ||
+		errors.Is(err, apierror.ErrPartitioned)
 }
