@@ -131,7 +131,7 @@ func (d *drainer) checkPairs(state *balance.Fleet) error {
 		at := slices.IndexFunc(state.Pairs, func(p balance.Pair) bool { return p.Name == name })
 		switch {
 		case at < 0:
-			return cli.WithHint(fmt.Errorf("pair %s is not registered", name), "`lockstep fleet pairs` to show the pairs")
+			return notRegistered(name)
 		case name == d.pair && slices.Contains(d.to, d.pair):
 			return cli.Usage("--to contains pair %s, which is drained", name)
 		case name == d.pair && !state.Pairs[at].Live:

@@ -46,7 +46,8 @@ type node struct {
 	forgets []*pb.ForgetPairResponse // responses to ForgetPair
 	moves   *pb.ListMovesResponse    // without world
 
-	world    *world // if set, the source of pairs, placements, queues and moves
+	world    *world                           // if set, the source of pairs, placements, queues and moves
+	onFleet  func(*pb.GetFleetResponse) error // if set, GetFleet calls it with the response
 	switched int
 	peer     *node // other node of the pair
 }
@@ -75,10 +76,14 @@ func (n *node) GetFleet(context.Context, *pb.GetFleetRequest) (*pb.GetFleetRespo
 	if n.fleet == nil {
 		return nil, n.refuse
 	}
+	resp := proto.CloneOf(n.fleet)
 	if n.world != nil {
-		return n.world.fleet(n.fleet), nil
+		resp = n.world.fleet(n.fleet)
 	}
-	return proto.CloneOf(n.fleet), nil
+	if n.onFleet != nil {
+		return resp, n.onFleet(resp)
+	}
+	return resp, nil
 }
 
 func (n *node) ListPlacements(
@@ -209,11 +214,15 @@ func (f fleet) masked(text string) string {
 }
 
 // refusal returns an error of a node with a reason of the API.
-func refusal(t *testing.T, r pb.ErrorReason) error {
-	t.Helper()
+func refusal(t *testing.T, r pb.ErrorReason) error { t.Helper(); return errorOf(r) }
+
+// errorOf is like refusal, for functions without a test.
+func errorOf(r pb.ErrorReason) error {
 	st, err := status.New(reason.Code(r), "rejected").
 		WithDetails(&errdetails.ErrorInfo{Reason: reason.Name(r), Domain: reason.Domain})
-	require.NoError(t, err)
+	if err != nil {
+		return err
+	}
 	return st.Err()
 }
 

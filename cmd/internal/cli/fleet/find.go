@@ -34,6 +34,17 @@ type answer struct {
 
 func (a *answer) current() bool { return a.err == nil && a.fleet.GetDirectory().GetCurrent() }
 
+// complete reports whether the directory contains all registered pairs.
+func (a *answer) complete() bool {
+	switch a.fleet.GetDirectory().GetProblem() {
+	case pb.DirectoryProblem_DIRECTORY_PROBLEM_UNAVAILABLE, pb.DirectoryProblem_DIRECTORY_PROBLEM_LOST,
+		pb.DirectoryProblem_DIRECTORY_PROBLEM_RESTORED, pb.DirectoryProblem_DIRECTORY_PROBLEM_REBUILDING:
+		return false
+	default:
+		return a.current()
+	}
+}
+
 // query requests the state of the fleet from nodes, concurrently.
 func query(ctx context.Context, env *cli.Env, c *client.Client, addresses []string, withStatus bool) []answer {
 	ctx, cancel := context.WithTimeout(ctx, min(env.Timeout, findTimeout))

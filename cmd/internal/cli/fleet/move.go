@@ -17,6 +17,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/cmd/internal/pairstatus"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -111,7 +112,8 @@ func activeOf(ctx context.Context, env *cli.Env, c *client.Client, pair string) 
 	if err != nil {
 		return nil, err
 	}
-	for _, p := range answers[0].fleet.GetPairs() {
+	a := answers[0]
+	for _, p := range a.fleet.GetPairs() {
 		if p.GetName() != pair {
 			continue
 		}
@@ -127,7 +129,23 @@ func activeOf(ctx context.Context, env *cli.Env, c *client.Client, pair string) 
 		return nil, cli.WithHint(fmt.Errorf("no node of pair %s responds", pair),
 			"`lockstep fleet status` to show the nodes of the pair, and `lockstep doctor` on their machines")
 	}
-	return nil, cli.WithHint(fmt.Errorf("pair %s is not registered", pair), "`lockstep fleet pairs` to show the pairs")
+	if !a.complete() {
+		return nil, cli.WithHint(fmt.Errorf("pair %s is not in the directory of %s, which may be incomplete", pair,
+			a.address), "`lockstep fleet status` to show the state of the directory")
+	}
+	return nil, notRegistered(pair)
+}
+
+var errNotRegistered = errors.New("not registered")
+
+func notRegistered(pair string) error {
+	return cli.WithHint(fmt.Errorf("pair %s is %w", pair, errNotRegistered), "`lockstep fleet pairs` to show the pairs")
+}
+
+// permanent reports whether an error of activeOf remains when another node becomes active or responds: the pair is not
+// registered, the nodes belong to no fleet, or the node denies access.
+func permanent(err error) bool {
+	return errors.Is(err, errNotRegistered) || errors.Is(err, client.ErrRefused) || pairstatus.Refuses(err)
 }
 
 func move(ctx context.Context, env *cli.Env, c *client.Client, o moveOptions) error {
@@ -173,21 +191,33 @@ func wait(ctx context.Context, env *cli.Env, c *client.Client, info moveInfo) er
 	}
 }
 
-// poll updates the state of a move. Without an active target, the state does not change.
+// poll updates the state of a move. While no active node of the target responds, the state does not change.
 func poll(ctx context.Context, env *cli.Env, c *client.Client, info *moveInfo) (ended bool, _ error) {
-	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
+	limited, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	node, err := activeOf(ctx, env, c, info.To)
-	if err != nil {
+	node, err := activeOf(limited, env, c, info.To)
+	switch {
+	case err != nil && permanent(err):
+		return false, err
+	case err != nil:
 		return false, nil // another node becomes the active
 	}
+	ended, err = info.update(limited, node)
+	if err != nil && limited.Err() != nil && ctx.Err() == nil {
+		return false, nil // the node does not respond
+	}
+	return ended, err
+}
+
+// update requests the state of a move from the active node of its target.
+func (i *moveInfo) update(ctx context.Context, node *admin.Node) (ended bool, _ error) {
 	list, err := node.Moves(ctx)
 	if err != nil {
 		return false, err
 	}
 	for _, m := range list.GetMoves() {
-		if m.GetEpoch() == info.Epoch {
-			*info = infoOf(m)
+		if m.GetEpoch() == i.Epoch {
+			*i = infoOf(m)
 			return m.GetPhase() >= pb.MovePhase_MOVE_PHASE_DONE, nil
 		}
 	}
@@ -195,15 +225,16 @@ func poll(ctx context.Context, env *cli.Env, c *client.Client, info *moveInfo) (
 		return false, nil
 	}
 	// Another node has become the active after the move has ended.
-	info.Phase = "not-moved"
-	for p, err := range node.Placements(ctx, admin.PlacementOptions{Pattern: info.Queues[0]}) {
+	phase := "not-moved"
+	for p, err := range node.Placements(ctx, admin.PlacementOptions{Pattern: i.Queues[0]}) {
 		if err != nil {
 			return false, err
 		}
-		if p.GetQueue() == info.Queues[0] && p.GetPair() == info.To {
-			info.Phase = "done"
+		if p.GetQueue() == i.Queues[0] && p.GetPair() == i.To {
+			phase = "done"
 		}
 	}
+	i.Phase = phase
 	return true, nil
 }
 

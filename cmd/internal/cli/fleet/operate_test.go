@@ -29,7 +29,27 @@ type world struct {
 	prepared []*pb.PreparedTransaction
 	// canceled contains the queues with moves that are canceled.
 	canceled map[string]bool
-	moves    []*pb.FleetMove
+	// slow contains the queues with moves that do not end.
+	slow  map[string]bool
+	moves []*pb.FleetMove
+}
+
+// end ends the slow moves.
+func (w *world) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.moves {
+		if m.GetPhase() == pb.MovePhase_MOVE_PHASE_COPYING {
+			m.Phase = pb.MovePhase_MOVE_PHASE_DONE
+		}
+	}
+}
+
+// begun reports whether a move has begun.
+func (w *world) begun() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.moves) > 0
 }
 
 func (w *world) fleet(f *pb.GetFleetResponse) *pb.GetFleetResponse {
@@ -98,6 +118,9 @@ func (n *node) MoveQueues(_ context.Context, r *pb.MoveQueuesRequest) (*pb.MoveQ
 	}
 	if slices.ContainsFunc(r.GetQueues(), func(name string) bool { return w.canceled[name] }) {
 		m.Phase, m.Error = pb.MovePhase_MOVE_PHASE_NOT_MOVED, "queue in use"
+	}
+	if slices.ContainsFunc(r.GetQueues(), func(name string) bool { return w.slow[name] }) {
+		m.Phase = pb.MovePhase_MOVE_PHASE_COPYING
 	}
 	w.moves = append(w.moves, m)
 	for _, name := range r.GetQueues() {
@@ -230,6 +253,75 @@ func TestDrainMove(t *testing.T) {
 	w.pairs[0].Live = false
 	_, _, code = c.Run("", "fleet", "drain", "a", "--move", "--yes")
 	require.Equal(t, cli.ExitError, code, "the pair is not live")
+}
+
+// While no active node of the target responds, the command waits.
+func TestMoveWaitsForTarget(t *testing.T) {
+	f, w := startWorld(t)
+	w.slow = map[string]bool{"small": true}
+	setRole := func(role pb.Role) {
+		f.b.mu.Lock()
+		defer f.b.mu.Unlock()
+		f.b.status.Role = role
+	}
+	steps := 0
+	f.a.onFleet = func(resp *pb.GetFleetResponse) error {
+		if !w.begun() {
+			return nil
+		}
+		switch steps++; steps {
+		case 1:
+			return lost
+		case 2:
+			resp.Pairs, resp.Directory.Current = nil, false
+		case 3:
+			resp.Pairs, resp.Directory.Problem = nil, pb.DirectoryProblem_DIRECTORY_PROBLEM_LOST
+		case 4:
+			setRole(pb.Role_ROLE_STANDBY)
+		case 5:
+			setRole(pb.Role_ROLE_ACTIVE_ALONE)
+			w.end()
+		}
+		return nil
+	}
+	v := f.a.cli(t).Lines("fleet", "move", "small", "--to", "b", "--wait")[0]
+	require.Equal(t, "done", v["phase"])
+	require.Equal(t, 5, steps)
+}
+
+// The command does not wait for a target that was removed from the fleet, or that denies access.
+func TestMoveWithoutTarget(t *testing.T) {
+	removed := func(resp *pb.GetFleetResponse) error {
+		resp.Pairs = resp.GetPairs()[:1]
+		return nil
+	}
+	refused := func(r pb.ErrorReason) func(*pb.GetFleetResponse) error {
+		return func(*pb.GetFleetResponse) error { return errorOf(r) }
+	}
+	for name, tc := range map[string]struct {
+		a, b func(*pb.GetFleetResponse) error
+	}{
+		"removed":     {a: removed},
+		"denied":      {b: refused(pb.ErrorReason_ERROR_REASON_DENIED)},
+		"denied by a": {a: refused(pb.ErrorReason_ERROR_REASON_DENIED)},
+		"no fleet":    {a: refused(noFleet)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, w := startWorld(t)
+			w.slow = map[string]bool{"small": true}
+			for n, change := range map[*node]func(*pb.GetFleetResponse) error{f.a: tc.a, f.b: tc.b} {
+				n.onFleet = func(resp *pb.GetFleetResponse) error {
+					if change == nil || !w.begun() {
+						return nil
+					}
+					return change(resp)
+				}
+			}
+			_, _, code := f.a.cli(t).Run("", "fleet", "move", "small", "--to", "b", "--wait")
+			require.Equal(t, cli.ExitError, code)
+			require.True(t, w.begun())
+		})
+	}
 }
 
 // twoNodes makes the nodes of the fleet the nodes of one pair: a is the active.
