@@ -110,17 +110,22 @@ func (d *drainer) replan(ctx context.Context) error {
 	if err := failed[d.pair]; err != nil {
 		return err
 	}
-	d.remaining, d.moving = 0, 0
+	d.moving = 0
+	remaining := map[string]bool{}
 	for _, m := range state.Moves {
 		if m.From == d.pair {
 			d.moving++
+			for _, name := range m.Queues { // the caller may have no right on them
+				remaining[name] = true
+			}
 		}
 	}
 	for _, q := range state.Queues {
 		if q.Pair == d.pair {
-			d.remaining++
+			remaining[q.Name] = true
 		}
 	}
+	d.remaining = uint64(len(remaining))
 	d.plan = balance.Drain(state, d.pair, d.to)
 	return nil
 }

@@ -32,6 +32,8 @@ type world struct {
 	// slow contains the queues with moves that do not end.
 	slow  map[string]bool
 	moves []*pb.FleetMove
+	// hidden contains the queues on which the caller has no right.
+	hidden map[string]bool
 }
 
 // end ends the slow moves.
@@ -88,11 +90,20 @@ func (n *node) ListQueues(_ context.Context, r *pb.ListQueuesRequest) (*pb.ListQ
 	defer n.world.mu.Unlock()
 	resp := &pb.ListQueuesResponse{}
 	for name, q := range n.world.queues {
-		if n.world.owner[name] == n.fleet.GetPair() && r.GetOffset() == 0 {
+		if n.world.owner[name] == n.fleet.GetPair() && r.GetOffset() == 0 && !n.world.hidden[name] {
 			resp.Queues = append(resp.Queues, q)
 		}
 	}
 	return proto.CloneOf(resp), nil
+}
+
+func (n *node) GetQueue(_ context.Context, r *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+	n.world.mu.Lock()
+	defer n.world.mu.Unlock()
+	if n.world.hidden[r.GetName()] {
+		return nil, errorOf(pb.ErrorReason_ERROR_REASON_DENIED)
+	}
+	return nil, errorOf(pb.ErrorReason_ERROR_REASON_QUEUE_NOT_FOUND)
 }
 
 func (n *node) ListPolicies(context.Context, *pb.ListPoliciesRequest) (*pb.ListPoliciesResponse, error) {
@@ -253,6 +264,44 @@ func TestDrainMove(t *testing.T) {
 	w.pairs[0].Live = false
 	_, _, code = c.Run("", "fleet", "drain", "a", "--move", "--yes")
 	require.Equal(t, cli.ExitError, code, "the pair is not live")
+}
+
+// Queues on which the caller has no right remain on the pair, with a reason. A queue that was deleted in the meantime
+// does not count.
+func TestDrainDeniedQueues(t *testing.T) {
+	f, w := startWorld(t)
+	c := f.a.cli(t)
+	w.pairs[1].Load.FreeBytes = 200 << 30
+	w.policies, w.owner["deleted"] = nil, "a"
+	f.a.fleet.Rules, f.b.fleet.Rules = nil, nil
+	w.hidden = map[string]bool{"orders": true, "small": true}
+	drain := func() (queues any, left []any) {
+		t.Helper()
+		stdout, _, code := c.Run("", "fleet", "drain", "a", "--move", "--yes", "-o", "json")
+		require.Equal(t, cli.ExitError, code)
+		v := decode(t, stdout)
+		return v["queues"], v["left"].([]any)
+	}
+	for range 2 { // the second time, all remaining queues are hidden
+		queues, left := drain()
+		require.Equal(t, "b", w.owner["large"])
+		require.InDelta(t, 2, queues, 0)
+		require.Len(t, left, 2)
+		for i, name := range []string{"orders", "small"} {
+			group := left[i].(map[string]any)
+			require.Equal(t, []any{name}, group["queues"])
+			require.Equal(t, "access-denied", group["reason"])
+			require.Equal(t, "a", w.owner[name])
+		}
+	}
+	w.moves = []*pb.FleetMove{{
+		Epoch: 200, From: "a", To: "b", Queues: []string{"small"}, Phase: pb.MovePhase_MOVE_PHASE_COPYING,
+	}}
+	plan := f.b.cli(t).Lines("fleet", "drain", "a", "--move", "--dry-run")[0]
+	require.InDelta(t, 2, plan["queues"], 0)
+	require.Len(t, plan["left"], 1, "another queue is being moved")
+	w.moves, w.hidden = nil, nil
+	require.InDelta(t, 0, c.Lines("fleet", "drain", "a", "--move", "--yes")[0]["queues"], 0)
 }
 
 // While no active node of the target responds, the command waits.

@@ -7,7 +7,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strings"
 
 	"github.com/lockstep-mq/lockstep/client"
@@ -50,12 +52,15 @@ func survey(
 			f.Moves = append(f.Moves, fleet.Move{Epoch: m.GetEpoch(), From: m.GetFrom(), To: m.GetTo(), Queues: m.GetQueues()})
 		}
 	}
-	groups := map[string]string{} // by pair and queue
+	groups := map[string]map[string]string{} // by pair and queue
 	for p, err := range a.node.Placements(limited, admin.PlacementOptions{}) {
 		if err != nil {
 			return nil, nil, err
 		}
-		groups[p.GetPair()+"\x00"+p.GetQueue()] = p.GetGroup()
+		if groups[p.GetPair()] == nil {
+			groups[p.GetPair()] = map[string]string{}
+		}
+		groups[p.GetPair()][p.GetQueue()] = p.GetGroup()
 	}
 	for _, p := range a.fleet.GetPairs() {
 		if p.GetLive() { // the directory may not contain the active node yet
@@ -71,12 +76,12 @@ func survey(
 	}
 	for _, p := range a.fleet.GetPairs() {
 		known := pairOf(p)
-		queues, err := queuesOf(ctx, env, p)
+		queues, err := queuesOf(ctx, env, p, unmoved(groups[p.GetName()], f.Moves))
 		if known.Live && err != nil {
 			failed[p.GetName()], known.Live = err, false
 		}
 		for _, q := range queues {
-			group, owned := groups[q.Pair+"\x00"+q.Name]
+			group, owned := groups[q.Pair][q.Name]
 			if q.Group = group; owned { // not a queue that is being moved to the pair, or was moved from it
 				f.Queues = append(f.Queues, q)
 			}
@@ -140,39 +145,85 @@ func onPair(
 	})
 }
 
-// queuesOf returns the queues of a pair, without their groups.
-func queuesOf(ctx context.Context, env *cli.Env, p *pb.FleetPair) (queues []balance.Queue, _ error) {
+// unmoved returns the queues that are not part of a move. groups contains the groups of queues by name.
+func unmoved(groups map[string]string, moves []fleet.Move) map[string]bool {
+	names := make(map[string]bool, len(groups))
+	for name := range groups {
+		names[name] = true
+	}
+	for _, m := range moves {
+		for _, name := range m.Queues {
+			delete(names, name)
+		}
+	}
+	return names
+}
+
+// queuesOf returns the queues of a pair, without their groups. placed contains the queues that the directory assigns to
+// the pair: those on which the caller has no right, which the pair does not list, are returned as fixed queues.
+func queuesOf(
+	ctx context.Context, env *cli.Env, p *pb.FleetPair, placed map[string]bool,
+) (queues []balance.Queue, _ error) {
 	if !p.GetLive() {
 		return nil, nil
 	}
-	err := onPair(ctx, env, p.GetAddresses(), func(ctx context.Context, c *admin.Client) error {
-		fixed, err := c.FixedQueues(ctx)
-		if err != nil {
+	err := onPair(ctx, env, p.GetAddresses(), func(ctx context.Context, c *admin.Client) (err error) {
+		if queues, err = listed(ctx, c, p.GetName()); err != nil {
 			return err
 		}
-		for offset := uint32(0); ; offset += pageSize {
-			list, err := c.ListQueues(ctx, admin.ListOptions{Offset: offset, Limit: pageSize})
-			if err != nil {
-				return err
-			}
-			for i := range list.Queues {
-				q := queueOf(&list.Queues[i], p.GetName())
-				if f, found := fixed[q.Name]; found && f.Policy != "" {
-					q.Fixed, q.Detail = balance.PolicyDeadLetter, "policy "+f.Policy
-				} else if found {
-					q.Fixed, q.Detail = balance.Prepared, "transaction "+f.XID
-				}
-				queues = append(queues, q)
-			}
-			if len(list.Queues) < pageSize {
-				return nil
-			}
+		for _, q := range queues {
+			delete(placed, q.Name)
 		}
+		denied, err := deniedOf(ctx, c, slices.Sorted(maps.Keys(placed)))
+		for _, name := range denied {
+			queues = append(queues, balance.Queue{Name: name, Pair: p.GetName(), Fixed: balance.AccessDenied})
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("list the queues of pair %s: %w", p.GetName(), err)
 	}
 	return queues, nil
+}
+
+// listed returns the queues of a pair on which the caller has a right.
+func listed(ctx context.Context, c *admin.Client, pair string) (queues []balance.Queue, _ error) {
+	fixed, err := c.FixedQueues(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for offset := uint32(0); ; offset += pageSize {
+		list, err := c.ListQueues(ctx, admin.ListOptions{Offset: offset, Limit: pageSize})
+		if err != nil {
+			return nil, err
+		}
+		for i := range list.Queues {
+			q := queueOf(&list.Queues[i], pair)
+			if f, found := fixed[q.Name]; found && f.Policy != "" {
+				q.Fixed, q.Detail = balance.PolicyDeadLetter, "policy "+f.Policy
+			} else if found {
+				q.Fixed, q.Detail = balance.Prepared, "transaction "+f.XID
+			}
+			queues = append(queues, q)
+		}
+		if len(list.Queues) < pageSize {
+			return queues, nil
+		}
+	}
+}
+
+// deniedOf returns the given queues without those before the first one on which the caller has no right. The others
+// were deleted or moved after the directory was read.
+func deniedOf(ctx context.Context, c *admin.Client, queues []string) ([]string, error) {
+	for i, name := range queues {
+		if _, err := c.GetQueue(ctx, name); pairstatus.Refuses(err) {
+			return queues[i:], nil
+		}
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+	}
+	return nil, nil
 }
 
 func queueOf(q *admin.Queue, pair string) balance.Queue {
