@@ -132,7 +132,7 @@ func (c *Client) createPartitions(
 		return Queue{}, false, err
 	}
 	group := o.PlacementGroup
-	if group == "" && deadLetters {
+	if group == "" && deadLetters && !tagged(name) {
 		group = o.Config.DeadLetter
 	}
 	groups, err := c.partitionsAlike(ctx, group, o.Partitions)
@@ -160,6 +160,13 @@ func (c *Client) createPartitions(
 		return Queue{}, false, fmt.Errorf("create queue %q: %w", name, client.ErrAlreadyExists)
 	}
 	return sum(name, list), created, nil
+}
+
+// tagged reports whether a queue name contains a tag, which is the default of the placement group.
+func tagged(queue string) bool {
+	_, rest, _ := strings.Cut(queue, "{")
+	tag, _, closed := strings.Cut(rest, "}")
+	return closed && tag != ""
 }
 
 // partitionsAlike reports whether a queue has the given number of partitions.

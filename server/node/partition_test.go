@@ -310,3 +310,26 @@ func TestPartitionsInFleet(t *testing.T) {
 		return f.create("orders", admin.CreateQueueOptions{}) == nil
 	}, testTimeout, 5*time.Millisecond, "the names are released")
 }
+
+// The placement group of a partition is the tag of its name. Without a tag, it is the partition of the dead-letter
+// queue.
+func TestPlacementGroupOfPartitions(t *testing.T) {
+	f := startFleet(t)
+	for name, group := range map[string]string{"orders{eu}": "eu", "orders": "orders.dead#1/2"} {
+		dead := name + ".dead"
+		require.NoError(t, f.create(dead, admin.CreateQueueOptions{Partitions: 2}))
+		require.NoError(t, f.create(name, admin.CreateQueueOptions{
+			Partitions: 2, Config: admin.QueueConfig{DeadLetter: dead},
+		}))
+		partition := client.PartitionName(name, 1, 2)
+		var placed []*pb.Placement
+		require.Eventually(t, func() bool {
+			resp, err := pb.NewFleetServiceClient(f.a.conn).ListPlacements(t.Context(), &pb.ListPlacementsRequest{
+				Pattern: partition,
+			})
+			placed = resp.GetPlacements()
+			return err == nil && len(placed) == 1
+		}, testTimeout, 5*time.Millisecond)
+		require.Equal(t, group, placed[0].GetGroup(), name)
+	}
+}

@@ -38,6 +38,7 @@ class Node:
         self.purges: list[queue_pb2.PurgeQueueRequest] = []
         self.on_purge: Callable[[int, Context], Awaitable[queue_pb2.PurgeQueueResponse]] | None = None
         self.on_create: Callable[[], None] | None = None
+        self.creates: list[queue_pb2.CreateQueueRequest] = []
         self.lookups: list[str] = []  # names of the queues
         self.on_lookup: Callable[[str, Context], Awaitable[None]] | None = None
         self.schedules: set[str] = set()  # names
@@ -180,6 +181,7 @@ class Node:
         return await self.on_commit(len(self.commits), context)
 
     async def _create_queue(self, request: queue_pb2.CreateQueueRequest, _: Context) -> queue_pb2.CreateQueueResponse:
+        self.creates.append(request)
         if self.on_create is not None:
             self.on_create()
         return queue_pb2.CreateQueueResponse(queue=types_pb2.Queue(name=request.name), created=True)

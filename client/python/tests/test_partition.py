@@ -5,7 +5,10 @@ import asyncio
 from collections import defaultdict
 from datetime import timedelta
 
+import grpc
 import pytest
+from scripted import Context, Node, abort
+from waiting import steady_client
 
 from lockstep_mq import (
     AlreadyExists,
@@ -24,6 +27,7 @@ from lockstep_mq import (
     partition,
     partition_name,
 )
+from lockstep_mq._proto import types_pb2
 
 VECTORS = {
     "a": (1, 2, 58),
@@ -39,6 +43,24 @@ VECTORS = {
 def test_vectors(group: str) -> None:
     """The partitions are those of docs/reference/protocol.md and of the Go client."""
     assert tuple(partition(group, count) for count in (2, 3, 64)) == VECTORS[group]
+
+
+@pytest.mark.parametrize(
+    ("queue", "group"), [("orders{eu}", ""), ("orders", "dead#1/2"), ("orders{}", "dead#1/2"), ("orders{", "dead#1/2")]
+)
+async def test_placement_group(queue: str, group: str) -> None:
+    """Without a tag in the name, the default of the placement group is the partition of the dead-letter queue."""
+
+    async def lookup(name: str, context: Context) -> None:
+        if name == "dead":
+            detail = types_pb2.QueuePartitioned(queue=name, count=2)
+            await abort(context, grpc.StatusCode.FAILED_PRECONDITION, "QUEUE_PARTITIONED", details=[detail])
+
+    async with Node() as node, steady_client([node.address]) as client:
+        node.on_lookup = lookup
+        await client.admin.create_queue(queue, QueueConfig(dead_letter="dead"), partitions=2)
+        assert [r.config.dead_letter for r in node.creates] == ["dead#0/2", "dead#1/2"]
+        assert node.creates[1].placement_group == group
 
 
 async def test_publish_and_consume(client: Client) -> None:

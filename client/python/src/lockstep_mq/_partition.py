@@ -30,6 +30,12 @@ def partition_name(queue: str, index: int, count: int) -> str:
     return f"{queue}#{index}/{count}"
 
 
+def tagged(queue: str) -> bool:
+    """Report whether a queue name contains a tag, which is the default of the placement group."""
+    tag, closed, _ = queue.partition("{")[2].partition("}")
+    return bool(tag and closed)
+
+
 class Partitions:
     """The numbers of partitions of queues, as reported by QUEUE_PARTITIONED."""
 

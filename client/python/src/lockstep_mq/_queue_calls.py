@@ -12,7 +12,7 @@ from google.protobuf.field_mask_pb2 import FieldMask
 
 from lockstep_mq import errors, message, queues
 from lockstep_mq._calls import Request
-from lockstep_mq._partition import MAX_PARTITIONS, MIN_PARTITIONS, partition_name
+from lockstep_mq._partition import MAX_PARTITIONS, MIN_PARTITIONS, partition_name, tagged
 from lockstep_mq._partition_calls import Part, PartitionCalls
 from lockstep_mq._proto import queue_pb2
 from lockstep_mq.queue_config import QueueConfig
@@ -61,7 +61,8 @@ class QueueCalls(PartitionCalls):
             if_not_exists: Return an existing queue unchanged, instead of raising AlreadyExists.
             explicit: Names of options that are set to 0 on the queue itself, so that no policy applies to them.
             placement_group: In a fleet, the queue is created at the pair of the other queues of this group, or else of
-                the queue with this name. By default, the text between the first { and the next } in the name, if any.
+                the queue with this name. By default, the text between the first { and the next } in the name, if any,
+                or else config.dead_letter if both queues have the same number of partitions.
             partitions: If not 0, create a partitioned queue with 2 to 64 partitions. Limits in config apply to each
                 partition. If config.dead_letter is a queue with the same number of partitions, the dead-letter queue of
                 partition i is partition i of that queue. If placement_group is such a queue, partition i is created at
@@ -108,7 +109,7 @@ class QueueCalls(PartitionCalls):
         if not MIN_PARTITIONS <= count <= MAX_PARTITIONS:
             raise errors.InvalidRequest(f"{count} partitions, must be {MIN_PARTITIONS} to {MAX_PARTITIONS}")
         dead_letters = bool(config.dead_letter) and await self._partitions(config.dead_letter, timeout) == count
-        if not group and dead_letters:
+        if not group and dead_letters and not tagged(name):
             group = config.dead_letter
         groups = bool(group) and await self._partitions(group, timeout) == count
 
