@@ -72,9 +72,10 @@ func checkCertificates(_ context.Context, in *inspector) []Finding {
 		if u.files.Empty() {
 			continue
 		}
-		f := u.check(in.now)
-		f.Subject = u.name
-		all = append(all, f)
+		for _, f := range append([]Finding{u.check(in.now)}, u.keyMode()...) {
+			f.Subject = u.name
+			all = append(all, f)
+		}
 	}
 	if !in.cfg.TLS.On() {
 		f := Finding{Subject: "tls", Verdict: OK, Measured: "none", Meaning: "the node listens on this machine only"}
@@ -112,12 +113,6 @@ func (u *use) check(now time.Time) Finding {
 		return problem(err.Error(), "certificate and key cannot be used", "correct "+u.name+".cert and "+u.name+
 			".key: they must match; to show a certificate, use lockstep cert show")
 	}
-	if st, err := os.Stat(u.files.Key); err == nil && st.Mode().Perm()&0o026 != 0 {
-		return Finding{
-			Verdict: Warning, Measured: fmt.Sprintf("%s, %v", u.files.Key, st.Mode().Perm()),
-			Meaning: "other users of this machine can read or change the key", Do: "chmod 640 " + u.files.Key,
-		}
-	}
 	leaf := pair.Leaf
 	measured := fmt.Sprintf("%s of %s, until %s", u.files.Cert, leaf.Subject, leaf.NotAfter.Format(time.DateOnly))
 	if now.Before(leaf.NotBefore) {
@@ -143,6 +138,19 @@ func (u *use) check(now time.Time) Finding {
 		}
 	}
 	return Finding{Verdict: OK, Measured: measured + ", names: " + namesOf(leaf)}
+}
+
+// keyMode returns a finding if other users can access the key file.
+func (u *use) keyMode() []Finding {
+	if u.files.Key == "" {
+		return nil
+	}
+	st, err := os.Stat(u.files.Key)
+	if err != nil || st.Mode().Perm()&0o026 == 0 {
+		return nil
+	}
+	return one(Warning, fmt.Sprintf("%s, %v", u.files.Key, st.Mode().Perm()),
+		"other users of this machine can read or change the key", "chmod 640 "+u.files.Key)
 }
 
 // chain checks the issuer and the key usages. It returns nil if both are valid, or if no CA is configured.

@@ -14,9 +14,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/stretchr/testify/require"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
+	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/failover/coordinator/etcd/embedded"
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/certs"
 )
@@ -218,7 +222,11 @@ func TestCertificates(t *testing.T) {
 	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ours.File, good, goodKey })
 	for _, mode := range []os.FileMode{0o644, 0o660, 0o602} {
 		require.NoError(t, os.Chmod(goodKey, mode))
-		reported(t, checkCertificates(t.Context(), in)[0], Warning, "chmod 640")
+		all := checkCertificates(t.Context(), in)
+		require.Len(t, all, 2)
+		reported(t, all[0], OK, "node-a")
+		reported(t, all[1], Warning, "chmod 640")
+		require.Equal(t, "tls", all[1].Subject)
 	}
 	require.NoError(t, os.Chmod(goodKey, 0o640)) // root:lockstep, as installed by a package
 	reported(t, checkCertificates(t.Context(), in)[0], OK, "node-a")
@@ -248,6 +256,33 @@ func TestCertificates(t *testing.T) {
 	reported(t, checkCertificates(t.Context(), in)[0], OK, "this machine only")
 	in.cfg.Listen, in.cfg.Insecure = "0.0.0.0:7420", true
 	reported(t, checkCertificates(t.Context(), in)[0], Warning, "cert init")
+}
+
+// A readable key does not hide that the certificate has expired.
+func TestExpiredCertificateWithReadableKey(t *testing.T) {
+	ca := certs.New(t, "ca")
+	_, cert, key := ca.IssueFrom(t, "expired", &x509.Certificate{
+		NotBefore: time.Now().Add(-2 * time.Hour), NotAfter: time.Now().Add(-time.Hour),
+	})
+	require.NoError(t, os.Chmod(key, 0o644))
+	in := inspect(t, func(c *config.Config) { c.TLS.CA, c.TLS.Cert, c.TLS.Key = ca.File, cert, key })
+	all := checkCertificates(t.Context(), in)
+	require.Len(t, all, 2)
+	reported(t, all[0], Problem, "expired")
+	reported(t, all[1], Warning, "chmod 640")
+}
+
+// A clock offset does not hide that the other node belongs to another pair.
+func TestPeerOfAnotherPairWithClockOffset(t *testing.T) {
+	in := inspect(t, func(*config.Config) {})
+	in.keepRecord(&failover.Record{PairID: uuid.New()})
+	status := func(pair uuid.UUID) *pb.GetStatusResponse {
+		return &pb.GetStatusResponse{
+			Now: timestamppb.New(in.now.Add(time.Minute)), Pair: &pb.PairStatus{PairId: pair.String()},
+		}
+	}
+	reported(t, in.checkPeer(status(in.record.PairID), in.now, 0), Warning, "offset 1m0s", "NTP")
+	reported(t, in.checkPeer(status(uuid.New()), in.now, 0), Problem, "offset 1m0s", "another pair")
 }
 
 func TestEtcd(t *testing.T) {

@@ -56,12 +56,12 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 		return one(Problem, fmt.Sprintf("%s; the cluster record is of pair %s", measured, record.PairID),
 			"the data directory belongs to another pair: the node refuses to start",
 			"correct coordinator.etcd.prefix, or use another data.dir")
-	case id.MayHaveLost:
-		return one(Warning, measured, "acknowledged messages may be lost: the node copies everything from the other node",
-			"start the other node first")
 	case record != nil && id.PairID == uuid.Nil && foreignFiles(record, id.NodeID) >= 2:
 		return one(Problem, measured, "the pair already has two other nodes: a third is refused",
 			"use another prefix, or the data directory of a node of that pair")
+	case id.MayHaveLost:
+		return one(Warning, measured, "acknowledged messages may be lost: the node copies everything from the other node",
+			"start the other node first")
 	}
 	return one(OK, measured, "", "")
 }
@@ -155,13 +155,10 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 		f.Verdict, f.Measured, f.Meaning, f.Do = v, f.Measured+measured, meaning, do
 		return f
 	}
+	var offset time.Duration
 	if st.GetNow() != nil {
-		offset := st.GetNow().AsTime().Sub(start.Add(took / 2))
+		offset = st.GetNow().AsTime().Sub(start.Add(took / 2))
 		f.Measured += fmt.Sprintf(", clock offset %v", offset.Round(time.Millisecond))
-		if offset.Abs() > offClock+took {
-			return bad(Warning, "", "delays, expiry and tokens depend on the clock of the active node: they jump at a "+
-				"failover", "run NTP on both")
-		}
 	}
 	record, _ := in.pairRecord()
 	id, err := datadir.ReadIdentity(vfs.OS(), in.cfg.Data.Dir)
@@ -173,6 +170,9 @@ func (in *inspector) checkPeer(st *pb.GetStatusResponse, start time.Time, took t
 	case record != nil && pair != "" && pair != record.PairID.String():
 		return bad(Problem, ", of pair "+pair, "it belongs to another pair", "use the same etcd and the same "+
 			"coordinator.etcd.prefix on both")
+	case offset.Abs() > offClock+took:
+		return bad(Warning, "", "delays, expiry and tokens depend on the clock of the active node: they jump at a "+
+			"failover", "run NTP on both")
 	case in.o.Version != "" && st.GetVersion() != in.o.Version:
 		return bad(Warning, ", this program is "+in.o.Version, "releases may differ during an upgrade; new features "+
 			"are disabled until both have the new one", "install the same release on both")
