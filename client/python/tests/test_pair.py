@@ -108,6 +108,22 @@ async def test_failed_transaction_releases_messages(client: Client) -> None:
     assert (await client.admin.get_queue("t-out")).messages == 0
 
 
+async def test_rollback_requeues_all_deliveries(client: Client) -> None:
+    """A rollback requeues the deliveries of take(), ack() and release(), but not one that was answered before."""
+    await client.admin.create_queue("rolled-back")
+    await client.publish_batch("rolled-back", ["taken", "acked", "released", "answered"])
+    async with await client.consume("rolled-back") as consumer:
+        ds = {d.text: d for d in [await consumer.receive(timeout=BOUND) for _ in range(4)]}
+        await ds["answered"].ack_confirmed(timeout=BOUND)
+        t = client.transaction().take(ds["taken"]).ack(ds["acked"], ds["answered"]).release(ds["released"])
+        t.rollback()
+        again = [await consumer.receive(timeout=BOUND) for _ in range(3)]
+        assert sorted((d.text, d.delivery_count) for d in again) == [("acked", 1), ("released", 1), ("taken", 1)]
+        for d in again:
+            await d.ack_confirmed(timeout=BOUND)
+    assert (await client.admin.get_queue("rolled-back")).messages == 0
+
+
 async def test_two_phases(client: Client) -> None:
     await client.admin.create_queue("2pc")
     for xid, decide in (("tx-1", client.admin.commit_prepared), ("tx-2", client.admin.rollback_prepared)):

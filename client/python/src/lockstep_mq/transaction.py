@@ -89,7 +89,8 @@ class Sent:
 class Transaction:
     """Collects operations and commits them atomically. Created by Client.transaction().
 
-    As a context manager, a transaction calls commit() at the end of the block, or rollback() if the block raises.
+    As a context manager, a transaction commits at the end of the block, with retries until a node responds. If the
+    block raises, the transaction is rolled back: its deliveries are requeued, and nothing is stored.
     """
 
     def __init__(self, caller: Caller, max_message_bytes: int, timeout: float | None) -> None:
@@ -97,7 +98,6 @@ class Transaction:
         self._operations: list[queue_pb2.Operation] = []
         self._acked: list[Delivery] = []
         self._released: list[Delivery] = []
-        self._taken: list[Delivery] = []
         self._sent = Sent()
         self._identity = Identity()
         self._ended = False
@@ -135,7 +135,6 @@ class Transaction:
         commit() raises Processed. The call counts as one operation.
         """
         self._ack(ds, required=True)
-        self._taken.extend(ds)
         return self
 
     def ack(self, *ds: Delivery) -> Self:
@@ -182,7 +181,8 @@ class Transaction:
         """Commit the transaction, and return after every in-sync node has stored it.
 
         Raises:
-            Processed: The condition of take() is not met. Nothing was stored, and the taken messages are requeued.
+            Processed: A taken message was processed elsewhere. Nothing was stored, and the transaction is rolled
+                back.
             InvalidRequest: A delivery of the transaction is outdated (see Delivery.outdated). Nothing was stored. After
                 an attempt without a response, the error is OutcomeLost.
             NotDone: Nothing was stored. Another call is a new attempt.
@@ -240,11 +240,16 @@ class Transaction:
         return response.lsn
 
     def rollback(self) -> None:
-        """Discard the transaction and requeue the messages of take(). This is also safe after OutcomeUnknown."""
+        """Discard the transaction and requeue its deliveries.
+
+        Unacknowledged messages are redelivered with a higher delivery_count. The call has no effect after a successful
+        commit() or prepare(). It is also safe after OutcomeUnknown: if the commit took effect, acknowledged messages
+        are not redelivered.
+        """
         if self._ended:
             return
         self._ended = True
-        for d in self._taken:
+        for d in self._acked + self._released:
             d.nack()
 
     async def _send(
