@@ -4,7 +4,6 @@ package client_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"testing"
@@ -399,15 +398,13 @@ func testLostPairOfPartitionedQueue(t *testing.T) {
 	for i := range 4 {
 		p.PublishAsync(t.Context(), "q", message("%d", i))
 	}
+	partitioned := partitionedError(t)
 	a.mu.Lock()
 	a.described = func(queue string) error {
 		if queue != "q" {
 			return nil
 		}
-		st, err := status.New(codes.FailedPrecondition, "partitioned").WithDetails(
-			&errdetails.ErrorInfo{Reason: "QUEUE_PARTITIONED", Domain: "lockstep.v1"},
-			&pb.QueuePartitioned{Queue: "q", Count: 2})
-		return errors.Join(st.Err(), err)
+		return partitioned
 	}
 	a.mu.Unlock()
 	err = p.Flush(soon(t))
@@ -417,4 +414,44 @@ func testLostPairOfPartitionedQueue(t *testing.T) {
 	var e *client.Error
 	require.ErrorAs(t, err, &e)
 	require.Equal(t, "QUEUE_PARTITIONED", e.Reason)
+}
+
+// partitionedError reports that the queue q has two partitions.
+func partitionedError(t *testing.T) error {
+	st, err := status.New(codes.FailedPrecondition, "partitioned").WithDetails(
+		&errdetails.ErrorInfo{Reason: "QUEUE_PARTITIONED", Domain: "lockstep.v1"},
+		&pb.QueuePartitioned{Queue: "q", Count: 2})
+	require.NoError(t, err)
+	return st.Err()
+}
+
+// The partitions of a queue are deleted after a node has reported their number.
+func TestDeletedPartitions(t *testing.T) { synctest.Test(t, testDeletedPartitions) }
+
+func testDeletedPartitions(t *testing.T) {
+	f := newFakeFleet(t)
+	a := f.pairs["a"]
+	queues := admin.New(f.lookupClient())
+	partitioned, missing := partitionedError(t), refusal(t, codes.NotFound, "QUEUE_NOT_FOUND")
+	deleted := map[string]bool{"q#0/2": true}
+	a.mu.Lock()
+	a.described = func(queue string) error {
+		switch {
+		case queue == "q":
+			return partitioned
+		case deleted[queue]:
+			return missing
+		}
+		return nil
+	}
+	a.mu.Unlock()
+	q, err := queues.GetQueue(soon(t), "q")
+	require.NoError(t, err)
+	require.Len(t, q.Partitions, 1)
+	a.mu.Lock()
+	deleted["q#1/2"] = true
+	a.mu.Unlock()
+	q, err = queues.GetQueue(soon(t), "q")
+	require.ErrorIs(t, err, client.ErrQueueNotFound)
+	require.Empty(t, q)
 }

@@ -202,18 +202,26 @@ func (c *Client) deletePartitions(
 	return messages, err
 }
 
-// existingPartitions returns the sum of the partitions that exist.
+// existingPartitions returns the sum of the partitions that exist, and [client.ErrQueueNotFound] if all are missing.
 func (c *Client) existingPartitions(ctx context.Context, name string, count int) (Queue, error) {
 	var list []Queue
+	var missing error
 	err := c.As(nil).forPartitions(name, count, func(c *Client, at target) error {
 		q, err := c.getQueue(ctx, at.name)
 		if errors.Is(err, client.ErrQueueNotFound) {
+			missing = err
 			return nil
 		}
 		list = append(list, q)
 		return err
 	})
-	return sum(name, list), err
+	switch {
+	case err != nil:
+		return Queue{}, err
+	case len(list) == 0:
+		return Queue{}, missing
+	}
+	return sum(name, list), nil
 }
 
 // changeEach calls fn for a queue or each of its partitions, and returns the queue or the sum of its partitions.
