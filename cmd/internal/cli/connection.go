@@ -3,6 +3,7 @@
 package cli
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -63,14 +64,24 @@ func (env *Env) Connection() (Connection, error) {
 	return c, nil
 }
 
-// Given returns the values of flags, environment and the named profile. It ignores the current profile, for commands
-// that create a profile.
-func (env *Env) Given() (Connection, error) {
+// Login returns the values of flags, environment and the profile of the flag --profile, for a login that stores them in
+// the profile name. It ignores the current profile. Without that flag and without addresses, it uses the addresses and
+// files of the profile name, if it exists.
+func (env *Env) Login(name string) (Connection, error) {
 	c := env.given()
-	if env.flags.Profile != "" {
+	file, err := env.Profiles()
+	if err != nil {
+		return c, err
+	}
+	stored, exists := file.Profiles[name]
+	switch {
+	case env.flags.Profile != "":
 		if err := env.addProfile(&c, env.flags.Profile); err != nil {
 			return c, Usage("%w", err)
 		}
+	case exists && c.Addresses == "":
+		c.addFiles(&stored)
+		c.Profile = name
 	}
 	if c.Addresses == "" {
 		c.Addresses = DefaultAddr
@@ -121,20 +132,20 @@ func (env *Env) addProfile(c *Connection, name string) error {
 		return err
 	}
 	c.Profile = name
-	fill := func(into *string, value string) {
-		if *into == "" {
-			*into = value
-		}
-	}
-	fill(&c.Addresses, strings.Join(p.Addresses, ","))
-	fill(&c.CA, p.CA)
-	if c.Certificate == "" && c.Key == "" {
-		c.Certificate, c.Key = p.Certificate, p.Key
-	}
+	c.addFiles(&p)
 	if c.Token == "" && c.TokenFile == "" {
 		c.Token, c.TokenFile = p.Token, p.TokenFile
 	}
 	return nil
+}
+
+// addFiles sets missing addresses and TLS files from a profile.
+func (c *Connection) addFiles(p *profiles.Profile) {
+	c.Addresses = cmp.Or(c.Addresses, strings.Join(p.Addresses, ","))
+	c.CA = cmp.Or(c.CA, p.CA)
+	if c.Certificate == "" && c.Key == "" {
+		c.Certificate, c.Key = p.Certificate, p.Key
+	}
 }
 
 // List returns the addresses as a list; a usage error without addresses.

@@ -32,7 +32,9 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 		Use: "login [PROFILE]", GroupID: "use",
 		Short: "Store connection settings in a profile",
 		Long: `Store the addresses of a pair, the paths of TLS files, and a token in a profile, and make it the current
-profile. The default of PROFILE is "default". An existing profile with that name is replaced.
+profile, which other commands use from then on. The command first verifies that the pair accepts the credentials,
+unless --no-verify is given. Without PROFILE, the name is default. An existing profile with that name is replaced; if
+no addresses are given, its addresses and TLS files are kept.
 
 Without --no-verify, nothing is stored if no node can be reached, or if the node rejects the credentials.
 
@@ -51,7 +53,7 @@ profile stores the path of the file instead of the token.`,
 			if err := profiles.CheckName(name); err != nil {
 				return cli.Usage("%v", err)
 			}
-			c, err := env.Given()
+			c, err := env.Login(name)
 			if err != nil {
 				return err
 			}

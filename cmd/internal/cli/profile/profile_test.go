@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
 	"github.com/lockstep-mq/lockstep/cmd/internal/profiles"
@@ -173,6 +174,60 @@ func TestInvalidLogins(t *testing.T) {
 	c.OK("version")
 	_, stderr, _ = c.Run("", "queue", "list")
 	require.Contains(t, stderr, "connection refused")
+}
+
+// A login after a logout uses the addresses and TLS files of its profile, but not its token.
+func TestLoginAfterLogout(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "profiles.yaml")
+	c := clitest.CLI{T: t, Env: map[string]string{profiles.EnvFile: file}}
+	stored := func(name string) profiles.Profile {
+		f, err := profiles.Load(file)
+		require.NoError(t, err)
+		require.Equal(t, name, f.Current)
+		return f.Profiles[name]
+	}
+	dir := t.TempDir()
+	ca, cert, key := filepath.Join(dir, "ca.pem"), filepath.Join(dir, "cert.pem"), filepath.Join(dir, "key.pem")
+	first := profiles.Profile{Addresses: []string{"a:1", "b:1"}, CA: ca, Certificate: cert, Key: key}
+	c.OK("login", "first", "--addr", "a:1,b:1", "--tls-ca", ca, "--tls-cert", cert, "--tls-key", key, "--no-verify")
+	require.Equal(t, first, stored("first"))
+	c.OK("login", "second", "--addr", "c:1", "--token", "lsk_of_second", "--no-verify")
+	c.OK("logout", "first")
+	c.OK("login", "first", "--token", "lsk_new", "--no-verify")
+	first.Token = "lsk_new"
+	require.Equal(t, first, stored("first"))
+	c.OK("login", "second", "--no-verify") // an old token is not verified and stored again
+	require.Equal(t, profiles.Profile{Addresses: []string{"c:1"}}, stored("second"))
+	c.OK("login", "first", "--profile", "second", "--token", "lsk_new", "--no-verify")
+	require.Equal(t, profiles.Profile{Addresses: []string{"c:1"}, Token: "lsk_new"}, stored("first"))
+
+	c.Env[cli.EnvAddr] = "d:1"
+	c.OK("login", "first", "--no-verify")
+	require.Equal(t, profiles.Profile{Addresses: []string{"d:1"}}, stored("first"))
+	c.OK("login", "first", "--addr", "e:1", "--no-verify")
+	require.Equal(t, profiles.Profile{Addresses: []string{"e:1"}}, stored("first"))
+	delete(c.Env, cli.EnvAddr)
+	c.OK("login", "new", "--no-verify")
+	require.Equal(t, profiles.Profile{Addresses: strings.Split(cli.DefaultAddr, ",")}, stored("new"))
+}
+
+// A login without credentials fails if access rules exist, and none of them applies to an anonymous caller.
+func TestAnonymousLogin(t *testing.T) {
+	p, c := clitest.StartNodes(t, true)
+	addr := strings.Join(p.Addresses(), ",")
+	file := filepath.Join(t.TempDir(), "profiles.yaml")
+	c.Addr, c.Env = "", map[string]string{profiles.EnvFile: file}
+	c.OK("login", "open", "--addr", addr)
+	c.OK("access", "grant", "anonymous", "operate")
+	c.OK("login", "operator", "--addr", addr)
+	c.OK("access", "revoke", "anonymous", "--lock-out")
+	_, stderr, code := c.Run("", "login", "refused", "--addr", addr)
+	require.Equal(t, cli.ExitError, code, stderr)
+	require.Contains(t, stderr, client.ErrDenied.Error())
+	f, err := profiles.Load(file)
+	require.NoError(t, err)
+	require.NotContains(t, f.Names(), "refused")
+	require.Equal(t, "operator", f.Current)
 }
 
 // An operator at a terminal is prompted for the token.
