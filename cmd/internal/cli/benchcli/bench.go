@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -250,8 +251,16 @@ func Rounds(env *cli.Env, f Flags, sizes []int, measure func(sizeBytes int) (ben
 	return nil
 }
 
-// PrintResults prints results as a table.
+// PrintResults prints results as a table, with a column for ratios if a result has one.
 func PrintResults(env *cli.Env, results []bench.Result) error {
+	columns := []string{
+		"Measured", "Round", "Setup", "Sync", "Bytes", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms",
+		"max ms", "CPU s", "RSS MB", "Disk MB",
+	}
+	compared := slices.ContainsFunc(results, func(r bench.Result) bool { return r.Ratio > 0 })
+	if compared {
+		columns = append(columns, "Ratio")
+	}
 	rows := make([][]any, 0, len(results))
 	for _, r := range results {
 		name := fmt.Sprint(r.Round)
@@ -261,17 +270,21 @@ func PrintResults(env *cli.Env, results []bench.Result) error {
 		if r.Median {
 			name = "median"
 		}
-		rows = append(rows, []any{
+		row := []any{
 			r.Workload + " " + r.Phase, name, r.Setup, r.Sync, r.SizeBytes, r.Messages, fmt.Sprintf("%.0f", r.Rate),
 			fmt.Sprintf("%.1f", r.MB),
 			Digits(r.P50), Digits(r.P99), Digits(r.P999), Digits(r.Max),
 			fmt.Sprintf("%.1f", r.CPU), fmt.Sprintf("%.0f", r.RSS), fmt.Sprintf("%.0f", r.DiskWritten),
-		})
+		}
+		switch {
+		case r.Ratio > 0:
+			row = append(row, fmt.Sprintf("%.2f", r.Ratio))
+		case compared:
+			row = append(row, "")
+		}
+		rows = append(rows, row)
 	}
-	return env.Print.Table([]string{
-		"Measured", "Round", "Setup", "Sync", "Bytes", "Messages", "Rate/s", "MB/s", "p50 ms", "p99 ms", "p99.9 ms",
-		"max ms", "CPU s", "RSS MB", "Disk MB",
-	}, rows)
+	return env.Print.Table(columns, rows)
 }
 
 // Digits formats milliseconds with about three significant digits.
