@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
@@ -51,6 +53,22 @@ func dropFromCache(name string) error {
 	return adviseDontNeed(f)
 }
 
+// dropDirFromCache evicts all files of a directory.
+func dropDirFromCache(dir string) error {
+	err := filepath.WalkDir(dir, func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || !entry.Type().IsRegular() {
+			return err
+		}
+		return dropFromCache(name)
+	})
+	if err != nil {
+		return fmt.Errorf("evict %s from the page cache: %w", dir, err)
+	}
+	return nil
+}
+
+// coldRead returns the rate of a plain read of a file that is not in the page cache, in MB/s. Then, the file is in the
+// page cache.
 func coldRead(ctx context.Context, name string) (float64, error) {
 	if err := dropFromCache(name); err != nil {
 		return 0, err

@@ -213,6 +213,9 @@ func (e *embedded) far(ctx context.Context, messages int, report func(bench.Resu
 	if err != nil {
 		return err
 	}
+	if err := dropDirFromCache(e.Dir); err != nil { // the plain read has filled it
+		return err
+	}
 	start := e.result("store", "start")
 	start.Stored = messages
 	if err := e.measure(&start, func(r *bench.Result) error { //nolint:contextcheck // the store's goroutines end with Close, not with a context
