@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from lockstep_mq._enums import name_of
 from lockstep_mq._proto import admin_pb2, site_pb2
 
 _RANK: dict[int, int] = {admin_pb2.ROLE_ACTIVE: 2, admin_pb2.ROLE_ACTIVE_ALONE: 2, admin_pb2.ROLE_BLOCKED: 1}
@@ -80,7 +81,7 @@ class Pairs:
 
     def explain(self, r: Report, address: str, why: str) -> str:
         """Describe the report of a node."""
-        text = f"{address}: {admin_pb2.Role.Name(admin_pb2.Role.ValueType(r.role)).removeprefix('ROLE_').lower()}"
+        text = f"{address}: {name_of(admin_pb2.Role, r.role, 'role')}"
         if r.is_replica:
             stopped = r.site.role == site_pb2.SITE_ROLE_STOPPED
             text += f", site {r.site.name} is {'stopped, a switch is in progress' if stopped else 'a replica'}"

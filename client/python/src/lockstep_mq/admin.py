@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from lockstep_mq import _rpc, connections, errors, message, queues
 from lockstep_mq._calls import Request
+from lockstep_mq._enums import name_of
 from lockstep_mq._failure import Failure
 from lockstep_mq._locator import Node
 from lockstep_mq._partition_calls import Part
@@ -34,7 +35,7 @@ class NodeStatus:
     Attributes:
         address: Address of the node, host:port.
         name: Name of the node.
-        role: Role of the node, such as "active" or "standby".
+        role: Role of the node, such as "active", "active-alone" or "standby".
         reason: Reason for the role; may be empty.
         term: Term of the pair; 0 for a standalone node.
         version: Version of the software.
@@ -384,7 +385,7 @@ class Admin(QueueCalls, ScheduleCalls):
             out[node.address] = NodeStatus(
                 address=node.address,
                 name=s.node.name,
-                role=admin_pb2.Role.Name(s.role).removeprefix("ROLE_").lower(),
+                role=name_of(admin_pb2.Role, s.role, "role"),
                 reason=s.reason,
                 term=s.pair.term,
                 version=s.version,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from lockstep_mq import message
+from lockstep_mq._enums import name_of
 from lockstep_mq._proto import connection_pb2
 
 
@@ -112,7 +113,7 @@ def _traffic(t: connection_pb2.Traffic) -> Traffic:
 
 def _stream(s: connection_pb2.ConnectionStream) -> ConnectionStream:
     return ConnectionStream(
-        kind=connection_pb2.ConnectionStreamKind.Name(s.kind).removeprefix("CONNECTION_STREAM_KIND_").lower(),
+        kind=name_of(connection_pb2.ConnectionStreamKind, s.kind, "kind"),
         queues=tuple(s.queues),
         subscription=s.subscription,
         since=message.when(s.since),

@@ -12,6 +12,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from lockstep_mq import _wire, errors
+from lockstep_mq._enums import name_of
 from lockstep_mq._proto import types_pb2
 
 Value: TypeAlias = str | bool | int | float | bytes
@@ -90,7 +91,7 @@ class DeadLetter:
         queue: Name of the original queue.
         subscription: Name of the original subscription.
         sequence: Sequence of the message in the original queue.
-        reason: "max_deliveries", "rejected", "expired" or "overflow"; later releases may add reasons.
+        reason: "max-deliveries", "rejected", "expired" or "overflow"; later releases may add reasons.
         deliveries: Number of deliveries by the original subscription.
         moved_at: Time of the move, by the clock of the active node.
     """
@@ -213,7 +214,7 @@ class StoredMessage:
             queue=d.queue,
             subscription=d.subscription,
             sequence=d.sequence,
-            reason=types_pb2.DeadLetterReason.Name(d.reason).removeprefix("DEAD_LETTER_REASON_").lower(),
+            reason=name_of(types_pb2.DeadLetterReason, d.reason, "reason"),
             deliveries=d.deliveries,
             moved_at=when(d.moved_at),
         )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from lockstep_mq import errors, message
+from lockstep_mq._enums import name_of
 from lockstep_mq._proto import schedule_pb2
 from lockstep_mq.message import Publishable
 
@@ -115,5 +116,5 @@ def decode(s: schedule_pb2.Schedule) -> Schedule:
 
 
 def _run(r: schedule_pb2.ScheduleRun) -> ScheduleRun:
-    outcome = schedule_pb2.ScheduleOutcome.Name(r.outcome).removeprefix("SCHEDULE_OUTCOME_").lower()
+    outcome = name_of(schedule_pb2.ScheduleOutcome, r.outcome, "outcome")
     return ScheduleRun(message.when(r.due_at), message.when(r.at), outcome, r.sequence, r.error, r.skipped, r.manual)
