@@ -158,7 +158,7 @@ type Failover struct {
 
 // Shutdown configures the switchover before a node stops.
 type Shutdown struct {
-	Handover        bool     `key:"handover" usage:"switch over before an active node stops (SIGTERM), if the standby is in sync and the pair is not paused"`
+	Handover        bool     `key:"handover" usage:"switch over before an active node stops (SIGINT or SIGTERM), if the standby is in sync and the pair is not paused"`
 	HandoverTimeout Duration `key:"handover-timeout" range:"10ms to 10m" usage:"time limit of that switchover; the node then stops without it"`
 }
 

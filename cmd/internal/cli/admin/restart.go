@@ -18,7 +18,7 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 	var switchBack, detach bool
 	cmd := &cobra.Command{
 		Use: "restart", GroupID: "operate",
-		Short: "Restart both nodes without downtime",
+		Short: "Restart both nodes, one at a time",
 		Long: `Restart the nodes of a pair, one at a time: the standby restarts and catches up, the active role is switched,
 and the other node restarts. Clients are paused during the switchover. With min-in-sync 2, nothing can be published
 while a node restarts. Ctrl-C cancels the restart at the next safe point. To show or cancel a restart, use lockstep

@@ -28,7 +28,7 @@ func VerifyCommand(env *cli.Env) *cobra.Command {
 	var deep, full, site bool
 	cmd := &cobra.Command{
 		Use: "verify", GroupID: "operate",
-		Short: "Compare both nodes and list corrupt messages",
+		Short: "Compare the nodes and list corrupt messages",
 		Long: `Compare the digests of all queues on both nodes, and list the corrupt messages that the nodes have detected, up
 to 1,000 on each node. The standby must be in sync. A standalone node only lists its corrupt messages. With --deep, the
 nodes first read all their data from disk, and compare the contents of all messages.

@@ -39,8 +39,8 @@ func DevCommand(env *cli.Env) *cobra.Command {
 		Long: `Run a pair on this machine until Ctrl-C. No other software, such as etcd, is required. The data is
 kept in --dir; the next start uses it again. Connections are not encrypted.
 
-With --site, a second pair runs in the subdirectory west. At the first start with --site, it becomes the replica of
-the pair in --dir, which is the site east. Later starts keep the roles.
+With --site, the pair in --dir is the site east, and a second pair, in its subdirectory west, is the site west. At
+the first start with --site, west becomes the replica of east. Later starts keep the roles.
 
 With --pairs, several pairs run as one fleet: pair-1 in --dir, the others in its subdirectories pair-2, pair-3 and so
 on. Later starts can add pairs.`,
@@ -59,17 +59,18 @@ on. Later starts can add pairs.`,
 	cmd.Flags().StringVar(&f.coordinator, "coordinator", "etcd",
 		"coordinator: etcd, or raft with a witness process")
 	cmd.Flags().StringVar(&f.console, "console", consoleAddress,
-		"address of the first console; each further node uses the next free port; empty: no console")
+		"first console address to try; each node uses the next free port; empty: no console")
 	cmd.Flags().StringVar(&f.amqp, "amqp", amqpAddress,
-		"first AMQP 1.0 address; each further node uses the next free port; empty: no AMQP")
+		"first AMQP 1.0 address to try; each node uses the next free port; empty: no AMQP")
 	cmd.Flags().StringVar(&f.listen[0], "listen-a", "127.0.0.1:7420", "client address of node a")
-	cmd.Flags().StringVar(&f.listen[1], "listen-b", "127.0.0.1:7421", "client address of node b")
+	cmd.Flags().StringVar(&f.listen[1], "listen-b", "127.0.0.1:7421",
+		"client address of node b; with --pairs, further pairs use the next free ports")
 	cmd.Flags().BoolVar(&f.site, "site", false, "run a second pair as another site; not with --pairs")
 	cmd.Flags().StringVar(&f.listenSite, "listen-site", "127.0.0.1:7422",
 		"first client address of the site west; ports in use are skipped")
 	cmd.Flags().IntVar(&f.pairs, "pairs", 1, "number of pairs, 1 to 8; several pairs require --coordinator etcd")
 	cmd.Flags().DurationVar(&f.restartAfter, "restart-after", 5*time.Second,
-		"delay before a node that has exited is restarted")
+		"delay before a node or witness that has exited is restarted")
 	return cmd
 }
 

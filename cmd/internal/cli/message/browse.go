@@ -23,8 +23,8 @@ func BrowseCommand(env *cli.Env) *cobra.Command {
 		Use: "browse QUEUE", GroupID: "use",
 		Short: "Show messages without consuming them",
 		Long: `Print the stored messages of a queue as a table, in the order of their sequences, without consuming them.
-Messages that are published after the start of the command are not printed. Corrupt messages are skipped; the exit code
-is then 1.
+Messages that are published after the start of the command are not printed. Messages that no reachable node can read
+are skipped; the exit code is then 1. To browse a partitioned queue, name one of its partitions, such as orders#0/8.
 
 The CEL expression of --filter can use the variables of lockstep subscription create --filter, and body for fields of
 JSON bodies.`,
@@ -44,7 +44,7 @@ JSON bodies.`,
 		"only messages that this subscription has not acknowledged, without delayed messages; default: all stored messages")
 	cmd.Flags().StringVar(&o.Filter, "filter", "", "CEL expression that messages must match; default: all messages")
 	cmd.Flags().BoolVar(&o.Newest, "newest", false, "print messages in descending order of their sequences")
-	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
+	cmd.Flags().Uint64Var(&o.From, "from", 0, "lowest sequence; 0: that of the oldest message")
 	cmd.Flags().Uint64Var(&o.Before, "before", 0, "only lower sequences; 0: no limit")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages; 0: unlimited")
 	cmd.Flags().BoolVar(&o.HeadersOnly, "headers-only", false, "omit message bodies")

@@ -78,7 +78,8 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().BoolVarP(&f.follow, "follow", "f", false,
 		"wait for new messages until Ctrl-C, or until --count messages were received")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
-		"do not acknowledge messages; they are redelivered when the command ends, or after the acknowledgement timeout")
+		"do not acknowledge messages; they are redelivered when the command ends, or after the acknowledgement timeout; "+
+			"each delivery counts toward --max-deliveries of the queue")
 	cmd.Flags().BoolVar(&f.reject, "reject", false,
 		"reject printed messages: they are dead-lettered or, without a dead-letter queue, discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",
@@ -91,8 +92,8 @@ With --format, each message ` + formatHelp + `
 	cmd.Flags().IntVar(&f.prefetch, "prefetch", 256,
 		"maximum number of messages that the node sends in advance; with --ack-after-command, the default is 1")
 	cmd.Flags().DurationVar(&f.ackTimeout, "ack-timeout", 0,
-		"requeue unacknowledged messages after this time, 1s to 24h, or after the time set for the subscription if it is "+
-			"shorter; 0: only the time set for the subscription")
+		"requeue unacknowledged messages after this time, 1s to 24h; a shorter timeout of the queue or subscription takes "+
+			"precedence; 0: only the timeout of the queue or subscription")
 	return cmd
 }
 

@@ -34,12 +34,12 @@ func PublishCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish QUEUE [MESSAGE...]", GroupID: "use",
 		Short: "Publish messages",
-		Long: `Publish each argument as one message, or the content of each --file or, without both, each line of standard
-input, in order. The command succeeds when the pair has acknowledged all messages. Acknowledged messages are replicated
-to all in-sync nodes.
+		Long: `Publish each argument after QUEUE, or the content of each --file, as one message. Without messages and
+files, publish each line of standard input. The messages are published in order. The command succeeds when the pair
+has acknowledged all messages. All in-sync nodes have received a message before it is acknowledged.
 
-If the command fails, acknowledged messages remain stored. Exit code 3 means that the outcome of some messages is
-unknown: before you publish them again, check which of them are stored.`,
+If the command fails, messages that were acknowledged before are not removed. With exit code 3, the outcome of some
+messages is unknown, and publishing them again can store duplicates: first check which of them are stored.`,
 		Example: `  lockstep publish orders "one" "two"
   lockstep publish orders --file invoice.pdf --content-type application/pdf --property customer=17
   lockstep publish orders "three" --subject order.created --typed-property amount=12.5 --typed-property paid=true
@@ -98,14 +98,15 @@ func (f *Flags) Register(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVarP(&f.properties, "property", "p", nil, "message property, KEY=VALUE; may be repeated")
 	cmd.Flags().StringArrayVar(&f.typed, "typed-property", nil,
 		"typed message property, KEY=VALUE: true, false, an integer, or a floating-point number; may be repeated")
-	cmd.Flags().StringVar(&m.MessageID, "message-id", "", "application-defined message ID")
+	cmd.Flags().StringVar(&m.MessageID, "message-id", "",
+		"application-defined message ID; a queue with --dedup-window discards further messages with the same ID")
 	cmd.Flags().StringVar(&m.CorrelationID, "correlation-id", "", "correlation ID")
 	cmd.Flags().StringVar(&m.ContentType, "content-type", "", "media type of the body, such as application/json")
 	cmd.Flags().StringVar(&m.Subject, "subject", "", "subject or type of the message")
 	cmd.Flags().StringVar(&m.Group, "group", "",
 		"message group; each subscription delivers one message of a group at a time")
 	cmd.Flags().IntVar(&f.priority, "priority", -1,
-		"priority 0 to 9: a queue with --priorities delivers higher priorities first")
+		"priority, 0 to 9; a queue with --priorities delivers higher priorities first")
 	cmd.Flags().Lookup("priority").DefValue = "4" // the default of the node; the priority is only sent if the flag is set
 	cmd.Flags().DurationVar(&m.TTL, "ttl", 0,
 		"message time to live, such as 30s or 24h; 0: only limited by the setting of the queue")

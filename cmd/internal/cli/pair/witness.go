@@ -100,8 +100,8 @@ func WitnessCommand(env *cli.Env) *cobra.Command {
 		Use: "witness", GroupID: "run",
 		Short: "Run the witness of a pair without etcd",
 		Long: `Run the witness of a pair with coordinator.type: raft, until SIGINT or SIGTERM. The two nodes and the
-witness store the cluster record; any two of the three can change it. The witness stores no messages. Run it on a
-third machine: the record then remains available after the loss of any one machine.`,
+witness store the cluster record, and two of the three are enough to change it. The witness stores no messages. Run
+it on a third machine, so that the record remains available after the loss of any one machine.`,
 		Example: `  lockstep witness --listen 10.0.0.3:7430 --voters 10.0.0.1:7430,10.0.0.2:7430,10.0.0.3:7430 --data-dir /var/lib/lockstep-witness`,
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

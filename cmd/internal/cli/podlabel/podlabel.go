@@ -50,8 +50,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "pod-label", GroupID: "run",
 		Short: "Label the active node's pod in Kubernetes",
 		Long: `Poll the node in the same pod until SIGINT or SIGTERM, and set a label of the pod to active or standby. If
-the node does not respond, the label is standby. A Service that selects the label routes to the active node. The
-service account needs the verb patch on this pod.
+the node does not respond, the label is standby. A Service that selects the value active routes to the active node.
+The service account needs the verb patch on this pod.
 
 The Helm chart runs this command as a second container of each node, with activeService.enabled. Lockstep clients do
 not need such a Service.`,

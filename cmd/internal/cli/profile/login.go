@@ -36,7 +36,7 @@ profile, which other commands use from then on. The command first verifies that 
 unless --no-verify is given. Without PROFILE, the name is default. An existing profile with that name is replaced; if
 no addresses are given, its addresses and TLS files are kept.
 
-Without --no-verify, nothing is stored if no node can be reached, or if the node rejects the credentials.
+Without --no-verify, nothing is stored if the active node cannot be reached, or if it rejects the credentials.
 
 If no token and no client certificate are given, the command prompts for a token on a terminal. With --token-file, the
 profile stores the path of the file instead of the token.`,
@@ -179,7 +179,7 @@ func LogoutCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "logout [PROFILE]", GroupID: "use", Short: "Delete the token of a profile",
 		Long: `Delete the stored token, or the path of the token file, from a profile, by default from the current one. The
-profile is then no longer the current profile. Its addresses and TLS files are kept.
+profile is then no longer the current profile. Its addresses and the paths of its TLS files are kept.
 
 The token stays valid; to revoke a static token, use lockstep access token revoke. A token file is not deleted.`,
 		Example: "  lockstep logout\n  lockstep logout production",

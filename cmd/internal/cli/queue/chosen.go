@@ -28,8 +28,10 @@ func moveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "move NAME", Short: "Move selected messages to another queue",
 		Long: `Move messages of a queue, including those in flight, to the end of another queue of the same pair. Without
---to, dead letters are moved to their original queues, and other messages are skipped. After an error, the command can
-be repeated: no message is moved twice.
+--to, dead letters are moved to their original queues; messages without an original queue on this pair are skipped.
+Messages that are older than the TTL of the destination are skipped, because they would expire immediately. If the
+destination has neither a subscription nor a retention, the moved messages are lost. After an error, the command can
+be repeated; no message is moved twice.
 
 Select messages with --sequence (up to 10,000, moved in one transaction) or with --filter (moved in batches, without a
 time limit). To list sequences, or to check a filter, use lockstep browse.`,
@@ -141,7 +143,7 @@ func (c *chosen) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&c.sequences, "sequence", nil,
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 	f.StringVar(&c.matching.Filter, "filter", "", "CEL expression that messages must match, instead of --sequence")
-	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: first sequence; 0: the oldest")
+	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: lowest sequence; 0: that of the oldest message")
 	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: only lower sequences; 0: no limit")
 }
 

@@ -44,12 +44,16 @@ func forwardCommand(env *cli.Env) *cobra.Command {
 	var remove string
 	cmd := &cobra.Command{
 		Use: "forward NAME", Short: "Forward messages to another queue",
-		Long: `Forward the messages that are published to a queue to another queue of the same pair: all messages, or those
-that match --filter. With --move, matching messages are not stored in the first queue. An existing rule for the same
-destination is replaced. A queue has up to 16 rules, and a destination queue cannot have rules itself.
+		Long: `Forward messages to another queue of the same pair when they are published to a queue: all messages, or
+those that match --filter. Messages that are already stored, and messages that are moved to the queue, such as dead
+letters, are not forwarded. An existing rule for the same destination is replaced. A queue has up to 16 rules, and a
+destination queue cannot have rules itself.
 
-A publish fails if the destination rejects its messages, for example because it is full, or because publishing to it is
-paused.
+With --move, matching messages are stored in the destination only. A destination with neither a subscription nor a
+retention stores nothing.
+
+A publish fails if the destination rejects its messages, for example because the destination is full, or because
+publishing to it is paused.
 
 Do not run two of these commands concurrently for the same queue: one of the changes can be lost.`,
 		Example: `  lockstep queue forward orders --to audit

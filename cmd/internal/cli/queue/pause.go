@@ -69,9 +69,11 @@ func pauseCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "pause NAME", Short: "Pause publishing or delivery of a queue",
 		Long: `Pause publishing to a queue, delivery from it, or both (default), until lockstep queue resume. The pause
-survives failovers and restarts. While publishing is paused, publishes to the queue and publishes that are forwarded to
-it fail; dead letters and moved messages are still stored. While delivery is paused, consumers stay connected, and can
-acknowledge the messages that they have received.`,
+survives failovers and restarts. Messages still expire during the pause.
+
+While publishing is paused, publishes to the queue fail, also those of schedules and those that another queue
+forwards to it; dead letters and moved messages are still stored. While delivery is paused, consumers stay connected,
+and can acknowledge the messages that they have received.`,
 		Example: `  lockstep queue pause orders --reason "database maintenance"
   lockstep queue pause orders --deliver
   lockstep queue pause orders --publish`,

@@ -22,10 +22,12 @@ func PolicyCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "policy", Aliases: []string{"policies"}, GroupID: "use",
 		Short: "Manage defaults and limits of queues",
-		Long: `A policy sets defaults and upper limits of the queues that match a name pattern: "*" matches any number of
-characters, "?" one character. It applies to existing and to new queues. Options that are set on a queue itself override
-the defaults of policies, but not the limits. In a fleet, each pair has its own policies: the commands use those of the
-pair in --addr.`,
+		Long: `A policy sets defaults and upper limits of the queues that match a name pattern. In a pattern, "*" matches
+any number of characters, and "?" one character. Policies apply to existing and to new queues; the pattern for the
+partitions of orders is "orders#*". Options that are set on a queue itself override the defaults of policies, but not
+the limits.
+
+In a fleet, each pair has its own policies. The commands use those of the pair in --addr.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -70,9 +72,12 @@ func putPolicyCommand(env *cli.Env) *cobra.Command {
 	var p admin.Policy
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set a policy",
-		Long: `Set the policy of a pattern, or replace it. Policies are not merged: of the policies with defaults that match
-a queue, only the one with the highest priority applies. Limits are selected in the same way, independently of the
-defaults. On a tie, the first pattern in byte order applies.
+		Long: `Set the policy of a pattern, or replace it as a whole. Policies are not merged. If several policies that
+match a queue have defaults, only the defaults of the policy with the highest priority apply, or, if priorities are
+equal, those of the first pattern in byte order. Limits are selected in the same way, independently of the defaults.
+
+The change takes effect immediately on existing queues and their messages: for example, messages that are older than
+the new TTL expire, and with --temporary, queues without consumers are deleted with their messages.
 
 The dead-letter queue of a policy must exist.`,
 		Example: `  lockstep policy put 'orders.*' --max-deliveries 5 --dead-letter orders.dead --priority 10
@@ -107,8 +112,8 @@ The dead-letter queue of a policy must exist.`,
 func listPoliciesCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List policies",
-		Long: "List all policies with their defaults and limits. To show the options of a queue that policies set, use " +
-			"lockstep queue show.",
+		Long: "List all policies with their defaults and limits. To show which options of a queue are set by policies, " +
+			"use lockstep queue show.",
 		Example: "  lockstep policy list\n  lockstep policy list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -140,7 +145,8 @@ func deletePolicyCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "delete PATTERN", Aliases: []string{"rm"}, Short: "Delete a policy",
 		Long: `Delete the policy of a pattern. Queues keep the options that are set on them. Their other options get the
-defaults of another matching policy, or their default values.`,
+defaults of another matching policy, or their default values. This can lose messages: without the retention of the
+policy, retained messages are deleted, and without its dead-letter queue, rejected messages are discarded.`,
 		Example: "  lockstep policy delete 'orders.*'",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

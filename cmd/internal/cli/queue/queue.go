@@ -128,8 +128,9 @@ func createCommand(env *cli.Env) *cobra.Command {
 	var o admin.CreateQueueOptions
 	cmd := &cobra.Command{
 		Use: "create NAME", Short: "Create a queue",
-		Long: `Create a queue. Without --subscription and --topic, it has one subscription, named "default". Options that are
-not given get the defaults of a matching policy (lockstep policy), or their default values.
+		Long: `Create a queue. Without --subscription and --topic, it has one subscription, named "default". Options that
+are not given get the defaults of a matching policy (lockstep policy), or their default values. After the time of
+--temporary without consumers, the queue is deleted with its messages.
 
 With --partitions, the queue consists of several queues, the partitions. Messages with the same group are stored in the
 same partition. Limits apply to each partition. If the command fails, run it again to create the missing partitions.`,
@@ -168,7 +169,7 @@ same partition. Limits apply to each partition. If the command fails, run it aga
 	cmd.Flags().BoolVar(&o.Topic, "topic", false,
 		"create no subscription; while none exists, only a queue with retention stores messages")
 	cmd.Flags().BoolVar(&o.IfNotExists, "if-not-exists", false,
-		"succeed if the queue already exists; its configuration is not changed")
+		"succeed if the queue already exists; its options and subscriptions are not changed")
 	cmd.Flags().IntVar(&o.Partitions, "partitions", 0, "number of partitions, 2 to 64 (default: not partitioned)")
 	cmd.Flags().StringVar(&o.PlacementGroup, "placement-group", "",
 		"in a fleet: group of queues that are created on the same pair (default: text between { and } in NAME)")
@@ -247,7 +248,11 @@ func alterCommand(env *cli.Env) *cobra.Command {
 		Use: "alter NAME", Short: "Change the options of a queue",
 		Long: `Change the options of a queue. Options that are not given stay unchanged. To turn a boolean option off, add
 =false to its flag. An option that is set on the queue overrides the defaults of policies, even if it is 0 or "". To
-apply the policies again, use --reset.`,
+apply the policies again, use --reset.
+
+The change also applies to stored messages: for example, messages that are older than the new TTL expire, and with a
+shorter retention, retained messages are deleted. After the time of --temporary without consumers, the queue is
+deleted with its messages.`,
 		Example: `  lockstep queue alter orders --max-messages 1000000
   lockstep queue alter orders --max-bytes 0
   lockstep queue alter orders --max-deliveries 5 --dead-letter orders.dead
@@ -285,9 +290,10 @@ func deleteCommand(env *cli.Env) *cobra.Command {
 	var ifEmpty, yes bool
 	cmd := &cobra.Command{
 		Use: "delete NAME", Aliases: []string{"rm"}, Short: "Delete a queue with all messages",
-		Long: "Delete a queue with its subscriptions and all messages. A queue cannot be deleted while another queue " +
-			"forwards to it, while it is the dead-letter queue of another queue, a subscription or a policy, or while a " +
-			"prepared transaction uses it. Without a terminal, the command does not ask for confirmation.",
+		Long: "Delete a queue with its subscriptions and all messages. Schedules that publish to the queue are kept. A " +
+			"queue cannot be deleted while another queue forwards to it, while it is the dead-letter queue of another " +
+			"queue, a subscription or a policy, while a prepared transaction uses it, or while it is moved to another " +
+			"pair. Without a terminal, the command does not ask for confirmation.",
 		Example: "  lockstep queue delete orders --if-empty\n  lockstep queue delete orders --yes",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -316,8 +322,9 @@ func purgeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "purge NAME", Short: "Delete all messages of a queue or subscription",
-		Long: "Delete all messages of a queue, including retained ones. With --subscription, acknowledge the backlog of " +
-			"this subscription instead. Without a terminal, the command does not ask for confirmation.",
+		Long: "Delete all messages of a queue, including delayed, retained and in-flight ones. With --subscription, " +
+			"acknowledge the backlog of this subscription instead; messages that no other subscription needs are then " +
+			"deleted, unless the queue retains them. Without a terminal, the command does not ask for confirmation.",
 		Example: "  lockstep queue purge orders\n  lockstep queue purge prices --subscription audit",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

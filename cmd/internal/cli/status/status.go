@@ -22,7 +22,7 @@ func Command(env *cli.Env) *cobra.Command {
 	var interval time.Duration
 	cmd := &cobra.Command{
 		Use: "status", GroupID: "operate",
-		Short: "Show the status of both nodes",
+		Short: "Show the status of the nodes",
 		Long: `Show the role, the log positions and the numbers of queues and messages of each node in --addr, the cluster
 record, and conditions with the recommended actions. A node that does not respond within 2 seconds, or within
 --timeout if given, is listed with an error. The exit code is 1 if no node responds.
