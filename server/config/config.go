@@ -152,7 +152,7 @@ type Log struct {
 type Failover struct {
 	Timeout       Duration `key:"timeout" range:"100ms to 10m" usage:"time without a heartbeat from the active node after which the standby takes over; a killed process is detected within milliseconds"`
 	DropTimeout   Duration `key:"drop-timeout" range:"50ms to 10m" usage:"time without a response after which the active node drops the standby from the in-sync set; must be below failover.timeout"`
-	Preferred     bool     `key:"preferred" usage:"make this node active when it has been in sync for failover.failback-delay; set it on one node only"`
+	Preferred     bool     `key:"preferred" usage:"make this node active when it has been in sync for the failover.failback-delay of the other node; set it on one node only"`
 	FailbackDelay Duration `key:"failback-delay" range:"100ms to 168h" usage:"uninterrupted time in sync before this node hands over to the preferred node"`
 }
 
