@@ -25,7 +25,7 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := group("access", "Manage access rules, roles, tokens and quotas",
 		`Until the first rule exists, all clients have all rights, unless access.mode is deny. Afterwards, requests
 that no rule allows are denied, even if all rules are revoked later. The principals in access.operators always have
-all rights. In a fleet, each pair has its own rules, roles, tokens and quotas: --addr selects the pair.
+all rights. In a fleet, each pair has its own rules, roles, tokens and quotas. The commands use the pair in --addr.
 
 Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
 queue patterns of rules, * matches any number of characters and ? matches one.`)
@@ -154,9 +154,10 @@ func grantCommand(env *cli.Env) *cobra.Command {
 	var f ruleFlags
 	cmd := &cobra.Command{
 		Use: "grant [PRINCIPAL] [RIGHT...]", Short: "Grant rights or roles to a principal or group",
-		Long: `Grant rights or roles to a principal or a group. They are added to the rule of this principal or group and
---queue. After the first rule, requests that no rule allows are denied. The command is refused if the caller itself
-would not have the operate right, unless --lock-out is given.
+		Long: `Grant rights or roles to a principal or a group. The command adds them to the rule with this principal or
+group and this --queue, or creates the rule. After the first rule, requests that no rule allows are denied, except
+those of the principals in access.operators. The command is refused if the caller itself would not have the operate
+right afterwards, unless --lock-out is given.
 
 The rights publish, consume, browse and manage require --queue. The rights operate and audit apply to the pair.`,
 		Example: `  lockstep access grant alice operate,audit

@@ -23,12 +23,16 @@ func resetCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "reset", Short: "Delete all access rules to recover access",
-		Long: `Recover access if operators are locked out. The command writes a request into the data directory of a stopped
-node. When this node is started and becomes active, it deletes all rules of the pair. Afterwards, all clients have all
-rights until a rule is created, unless access.mode is deny. Roles, tokens and quotas are kept.
+		Long: `Recover access if operators are locked out. To keep the rules, add an operator to the setting
+access.operators instead.
 
-The node must become active: stop the other node while this one starts, or run the command on both nodes. Without a
-terminal, the command requires --yes.`,
+The command writes a request into the data directory of a stopped node. When this node is started and becomes active,
+it deletes all rules of the pair. Afterwards, all clients have all rights until a rule is created, unless access.mode
+is deny. Roles, tokens and quotas are kept.
+
+In a pair, stop the standby, run the command on it, and start it again. When it is in sync, stop the active node until
+the standby has become active. The request is kept until its node is active, and then also deletes newer rules. To
+cancel it, stop the node, and delete the file access.reset. Without a terminal, the command requires --yes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +
 			"  lockstep access reset --data-dir /var/lib/lockstep --yes --output json",
 		Args: cobra.NoArgs,

@@ -37,12 +37,15 @@ func RequestCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "request QUEUE [MESSAGE]", GroupID: "use",
 		Short: "Publish a request and wait for the reply",
-		Long: `Publish a message with a temporary queue as reply_to, wait for a message with the same correlation_id in this
-queue, and print its body. --timeout limits the total time. The message is the argument, the content of --file, or all
-of standard input. The temporary queue, request/UUID, requires the manage and consume rights.
+		Long: `Publish a message with a temporary queue as reply_to, wait for a reply with the same correlation_id in the
+temporary queue, and print the body of the reply. --timeout limits the total time. The message is the argument, the
+content of --file, or all of standard input. The command requires the publish right on QUEUE, and the manage and
+consume rights on the temporary queue, request/UUID.
 
-The exit code is 0 if a reply was printed, 1 if none was received in time or the request failed, 2 for an invalid
-command line, and 3 if the outcome is unknown.
+If no reply is received in time, the message can still be in QUEUE, and be processed later. To limit this, use --ttl.
+
+The exit code is 0 after a reply, 1 if no reply was received in time or the request failed, 2 for an invalid command
+line, and 3 if the outcome is unknown.
 
 With --format, the reply ` + formatHelp,
 		Example: `  lockstep request orders.price '{"item": 17}' --timeout 5s

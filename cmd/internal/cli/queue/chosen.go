@@ -83,9 +83,10 @@ func removeCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "remove NAME", Short: "Delete selected messages",
-		Long: `Acknowledge messages of a queue for all subscriptions, or only for --subscription. A message is deleted when
-all subscriptions have acknowledged it; a queue with retention keeps it until the retention ends. Without a terminal,
-the command does not ask for confirmation.
+		Long: `Acknowledge messages of a queue, including those in flight, for all subscriptions, or only for
+--subscription. A message is deleted when all subscriptions have acknowledged it; a queue with retention keeps it
+until the retention ends. Messages that a prepared transaction acknowledges are skipped. Without a terminal, the
+command does not ask for confirmation.
 
 Select messages with --sequence (up to 10,000) or with --filter (without a time limit). To list sequences, or to check
 a filter, use lockstep browse.`,
@@ -143,8 +144,8 @@ func (c *chosen) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&c.sequences, "sequence", nil,
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 	f.StringVar(&c.matching.Filter, "filter", "", "CEL expression that messages must match, instead of --sequence")
-	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: lowest sequence; 0: that of the oldest message")
-	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: only lower sequences; 0: no limit")
+	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: first sequence; 0: the oldest")
+	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: only lower sequences; 0: up to the newest")
 }
 
 func (c *chosen) check() (err error) {

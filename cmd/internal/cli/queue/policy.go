@@ -90,9 +90,9 @@ func (f *policyFlags) register(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.config.DeadLetter, "dead-letter", "",
 		"dead-letter queue for failed messages; overrides the queue; if \"\", messages are discarded")
 	cmd.Flags().DurationVar(&f.config.RedeliveryDelay, "redelivery-delay", 0,
-		"delay before a nacked message is redelivered; overrides the queue")
+		"delay before the first redelivery of a message; overrides the queue")
 	cmd.Flags().Float64Var(&f.config.RedeliveryMultiplier, "redelivery-multiplier", 0,
-		"multiplier of the delay for each redelivery; overrides the queue")
+		"multiplier of the delay for each further redelivery; overrides the queue")
 	cmd.Flags().DurationVar(&f.config.RedeliveryMaxDelay, "redelivery-max-delay", 0,
 		"maximum redelivery delay; overrides the queue; 0: unlimited")
 	cmd.Flags().DurationVar(&f.config.AckTimeout, "ack-timeout", 0,
@@ -120,7 +120,8 @@ func alterSubscriptionCommand(env *cli.Env) *cobra.Command {
 		Long: `Change the filter of a subscription, or its overrides of queue options. Other settings stay unchanged.
 With --inherit, the options of the queue apply again.
 
-Messages that the previous filter has skipped are acknowledged, and are not delivered with a new filter.`,
+A new filter also applies to the backlog. Messages that a filter has skipped are acknowledged, and are not delivered
+after a later change of the filter.`,
 		Example: `  lockstep subscription alter orders billing --max-deliveries 3 --dead-letter billing.dead
   lockstep subscription alter orders billing --redelivery-delay 5s --redelivery-multiplier 2
   lockstep subscription alter orders billing --ack-timeout 5m

@@ -181,9 +181,11 @@ func showCommand(env *cli.Env) *cobra.Command {
 	var since time.Duration
 	cmd := &cobra.Command{
 		Use: "show [NAME]", Short: "Show a queue with its subscriptions",
-		Long: `Show the size and configuration of a queue with its subscriptions and partitions. With --history, show the
-rates, depth and age over the last hour (--since) instead, of the queue or, without NAME, of all queues of the pair
-together. The history is kept in memory, for 24 hours. Of single queues, only the 100 busiest have a history.`,
+		Long: `Show the size and configuration of a queue with its subscriptions and partitions. With --history, show
+instead the rates, the depth and the age of the oldest message over the last hour (--since). Without NAME, the
+history is that of all queues of the pair together.
+
+The history is only in memory, for 24 hours. At most 100 queues have a history, usually the busiest.`,
 		Example: `  lockstep queue show orders
   lockstep queue show orders --history
   lockstep queue show --history --since 24h`,
@@ -209,7 +211,7 @@ together. The history is kept in memory, for 24 hours. Of single queues, only th
 			})
 		},
 	}
-	cmd.Flags().BoolVar(&history, "history", false, "show recorded rates, depth and age")
+	cmd.Flags().BoolVar(&history, "history", false, "show recorded rates, depth and oldest age")
 	cmd.Flags().DurationVar(&since, "since", time.Hour, "period of the history, at most 24h")
 	return cmd
 }

@@ -23,9 +23,11 @@ func replayCommand(env *cli.Env) *cobra.Command {
 	var o admin.ReplayOptions
 	cmd := &cobra.Command{
 		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
-		Long: `Move the dead letters of a queue to the end of their original queues. Dead letters without an existing
-original queue, and other messages, are skipped. With --to, move all messages to this queue of the same pair. If the
-command fails, run it again to move the remaining messages.`,
+		Long: `Move the dead letters of a queue, including those in flight, to the end of their original queues. A dead
+letter is skipped if its original queue does not exist on the same pair. Messages that are not dead letters are
+skipped. With --to, both kinds of messages are moved to this queue, which must be on the same pair. Delayed messages
+are not moved. Messages that are older than the TTL of their new queue are skipped, because they would expire
+immediately. If the command fails, run it again to move the remaining messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'

@@ -25,9 +25,9 @@ func seekCommand(env *cli.Env) *cobra.Command {
 	var subscription, to string
 	cmd := &cobra.Command{
 		Use: "seek NAME", Short: "Move the position of a subscription",
-		Long: `Move the position of a subscription. Messages before the new position are acknowledged. Stored messages
-from there on are delivered, even if they were acknowledged. Without retention, a queue stores a message only until all
-subscriptions have acknowledged it.
+		Long: `Move the position of a subscription. Messages before the new position are acknowledged. Messages from the
+new position on are delivered if they are still stored, even if they were acknowledged. Without retention, a queue
+deletes a message when all subscriptions have acknowledged it.
 
 --to is one of:
 
@@ -37,7 +37,7 @@ subscriptions have acknowledged it.
   TIME        the first stored message published at or after this time:
               RFC 3339, 2026-11-21 09:30:00 in local time, or an age such as 36h
 
-Stop the consumers first: an acknowledgement that is in flight can apply to the redelivered message.`,
+Stop the consumers first. Otherwise, a late acknowledgement can prevent the redelivery of a message.`,
 		Example: `  lockstep queue seek events --to earliest
   lockstep queue seek events --subscription audit --to 2h
   lockstep queue seek events --to 2026-11-21T09:30:00Z

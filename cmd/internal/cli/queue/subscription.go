@@ -36,9 +36,9 @@ func createSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "create QUEUE NAME", Short: "Create a subscription",
 		Long: `Create a subscription. By default, it receives the messages that are published from now on (--start). With
---filter, it receives only matching messages. The filter is an expression in CEL (https://cel.dev) with the variables
-properties, message_id, correlation_id, reply_to, content_type, subject, group, priority, published_at, expires_at,
-deliver_at and size.`,
+--filter, it receives only matching messages, and acknowledges the others. The filter is an expression in CEL
+(https://cel.dev) with the variables properties, message_id, correlation_id, reply_to, content_type, subject, group,
+priority, published_at, expires_at, deliver_at and size.`,
 		Example: `  lockstep subscription create prices audit --start earliest
   lockstep subscription create events replay --start 2h
   lockstep subscription create orders large --filter 'properties.amount > 1000 && properties.region == "eu"'
@@ -81,8 +81,9 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "delete QUEUE NAME", Aliases: []string{"rm"},
 		Short: "Delete a subscription and its backlog",
-		Long: "Delete a subscription. Messages that no other subscription needs are deleted, except in a queue with " +
-			"retention. Without a terminal, the command does not ask for confirmation.",
+		Long: `Delete a subscription. Messages that no other subscription needs are deleted, except in a queue with
+retention. While a queue has no subscription, it stores new messages only with retention. Without a terminal, the
+command does not ask for confirmation.`,
 		Example: "  lockstep subscription delete prices audit",
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -107,9 +108,9 @@ func deleteSubscriptionCommand(env *cli.Env) *cobra.Command {
 func listSubscriptionsCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list [QUEUE]", Aliases: []string{"ls"}, Short: "List subscriptions of one or all queues",
-		Long: `List the subscriptions of a queue or, without QUEUE, of all queues. In a fleet, these are the queues of all
-pairs, which requires the operate right on the pair in --addr; without it, only the queues of that pair are listed, with
-a warning.`,
+		Long: `List the subscriptions of a queue or, without QUEUE, of all queues on which the caller has a right.
+In a fleet, without QUEUE, the subscriptions of all pairs are listed. This requires the operate right on the pair in
+--addr; without it, only the subscriptions of that pair are listed, with a warning.`,
 		Example: "  lockstep subscription list\n  lockstep subscription list prices --output json",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

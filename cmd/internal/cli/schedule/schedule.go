@@ -30,13 +30,13 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
-		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair that has
-the queue when the schedule is put stores the schedule. Schedules continue after a failover, and no occurrence is
-published twice.
+		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair that
+has the queue when the schedule is put stores the schedule. Schedules continue after a failover, without publishing
+an occurrence twice.
 
-In a fleet, commands that take the name of an existing schedule look for it on the pair in --addr first, and then on
-the other pairs. If the queue is moved to another pair, the schedule is not moved, and its publishes fail: delete the
-schedule, and put it again.`,
+In a fleet, the commands delete, pause, resume, run and show look for a schedule on the pair in --addr first, and
+then on the other pairs. If the queue of a schedule is moved to another pair, the schedule is not moved, and its
+publishes fail. In this case, delete the schedule, and put it again.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -52,9 +52,13 @@ func putCommand(env *cli.Env) *cobra.Command {
 	var given message.Flags
 	cmd := &cobra.Command{
 		Use: "put NAME", Short: "Create or replace a schedule",
-		Long: `Create a schedule, or replace the schedule with that name and keep its history. --cron has five fields
-(minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or @yearly. The next
-occurrence is computed from the time of this command, unless a replacement changes neither the times nor --paused.
+		Long: `Create a schedule, or replace the schedule with that name and keep its history. In a fleet, only a schedule
+on the pair of --queue is replaced. Without --paused, a paused schedule is resumed.
+
+--cron has five fields (minute, hour, day of month, month, day of week), or is @hourly, @daily, @weekly, @monthly or
+@yearly. The next occurrence is computed from the time of this command, unless a replacement changes neither the
+times nor --paused. If a publish fails, for example because the queue is full, it is retried until the next
+occurrence is due or, with --missed skip, for at most one minute.
 
 The message, with all fields, has at most 32 KiB.`,
 		Example: `  lockstep schedule put nightly --cron "0 2 * * *" --tz Europe/Berlin --queue jobs --body @job.json
@@ -103,7 +107,7 @@ The message, with all fields, has at most 32 KiB.`,
 	cmd.Flags().StringVar(&s.Queue, "queue", "", "queue to publish to")
 	cmd.Flags().StringVar(&body, "body", "", "message body, or @FILE; @-: standard input")
 	cmd.Flags().StringVar(&missed, "missed", "once",
-		"occurrences not published within a minute: skip, once (publish only the last one) or all")
+		"occurrences without an active node within a minute: skip, once (publish only the last one) or all")
 	cmd.Flags().BoolVar(&s.Paused, "paused", false, "store the schedule as paused")
 	given.Register(cmd)
 	if err := cmd.Flags().MarkHidden("message-id"); err != nil { // set by the node
@@ -251,8 +255,8 @@ func printList(env *cli.Env, list []state) error {
 func showCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "show NAME", Short: "Show a schedule and its last occurrences",
-		Long: `Show the times, the message and the next occurrence of a schedule, and the outcomes of the last 20
-occurrences, latest first.`,
+		Long: `Show the times, the message and the next occurrence of a schedule, and its last 20 outcomes, latest first.
+Of the message, the content type and the body are shown; --output json contains all fields.`,
 		Example: "  lockstep schedule show nightly\n  lockstep schedule show nightly --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -337,7 +341,7 @@ func pauseCommand(env *cli.Env, paused bool) *cobra.Command {
 	}
 	if !paused {
 		cmd.Use, cmd.Short, cmd.Example = "resume NAME", "Resume a schedule", "  lockstep schedule resume nightly"
-		cmd.Long = "Resume a paused schedule. It continues with the next occurrence; those during the pause are skipped."
+		cmd.Long = "Resume a paused schedule, beginning with its next occurrence. Occurrences during the pause are skipped."
 	}
 	return cmd
 }

@@ -22,9 +22,13 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "txn", GroupID: "use",
 		Short: "Resolve prepared transactions",
-		Long: `In two-phase commit, a prepared transaction waits for the decision of the transaction coordinator: the
-application that prepared it. Until then, its messages are hidden from consumers and occupy space in queues, and the
-messages that it acknowledges are not delivered. If the coordinator does not return, an operator can decide instead.`,
+		Long: `In two-phase commit, a prepared transaction waits for the decision of the transaction coordinator, the
+application that prepared it. Until then, the messages that the transaction publishes are hidden from consumers and
+occupy space in queues, and the messages that it acknowledges are not delivered. If the coordinator does not return,
+an operator can decide instead. With the setting txn.prepared-timeout, undecided transactions are rolled back after
+this time.
+
+In a fleet, the commands use the pair in --addr.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -113,9 +117,10 @@ func commitCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "commit XID", Short: "Commit a prepared transaction",
-		Long: `Commit a prepared transaction in place of the transaction coordinator: its messages are published, and its
-acknowledgements are applied. This cannot be undone: first find out whether the coordinator has committed elsewhere. If
-it rolls back later, it receives HEURISTIC_COMMIT. Without a terminal, the command does not ask for confirmation.`,
+		Long: `Commit a prepared transaction of the pair in --addr in place of the transaction coordinator. The messages of
+the transaction are published, and its acknowledgements are applied. This cannot be undone: first find out whether
+the coordinator has committed in the other systems. If the coordinator rolls back later, it receives
+HEURISTIC_COMMIT. Without a terminal, the command does not ask for confirmation.`,
 		Example: "  lockstep txn commit order/4711\n  lockstep txn commit order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -130,10 +135,10 @@ func rollbackCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "rollback XID", Short: "Roll back a prepared transaction",
-		Long: `Roll back a prepared transaction in place of the transaction coordinator: its messages are discarded, and
-the messages that it acknowledges are redelivered. This cannot be undone: first find out whether the coordinator has
-committed elsewhere. If it commits later, it receives HEURISTIC_ROLLBACK. Without a terminal, the command does not ask
-for confirmation.`,
+		Long: `Roll back a prepared transaction of the pair in --addr in place of the transaction coordinator. The messages
+that the transaction publishes are discarded, and the messages that it acknowledges are redelivered. This cannot be
+undone: first find out whether the coordinator has committed in the other systems. If the coordinator commits later,
+it receives HEURISTIC_ROLLBACK. Without a terminal, the command does not ask for confirmation.`,
 		Example: "  lockstep txn rollback order/4711\n  lockstep txn rollback order/4711 --yes --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
