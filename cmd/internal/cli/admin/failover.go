@@ -50,8 +50,8 @@ lost; --dry-run reports their range, as far as the node knows it. MAKE SURE THAT
 can still reach it, messages that it acknowledges are lost as well. The command is refused if this node is in sync, or
 if the other node responds or has a lease.
 
-The command requires --force and --accept-data-loss. On a terminal, it also asks for the name of the new active. Without
-a terminal, it requires --yes.`,
+Without --dry-run, the command requires --force and --accept-data-loss. On a terminal, it also asks for the name of the
+new active, unless --yes is given. Without a terminal, it requires --yes.`,
 		Example: `  lockstep failover --dry-run
   lockstep failover 10.0.0.2:7420 --force --accept-data-loss --reason "machine a destroyed"`,
 		Args: cobra.MaximumNArgs(1),

@@ -20,8 +20,8 @@ func PauseCommand(env *cli.Env) *cobra.Command {
 		Long: `Pause a pair, for example during network maintenance: until lockstep resume, the standby does not take over
 automatically, even if the active appears to be down. The pause survives restarts of both nodes.
 
-If the active fails during a pause, no node serves clients until the active returns, or the pair is resumed and the
-standby takes over.`,
+If the active fails or stops during a pause, no node serves clients until the active returns, or the pair is resumed and
+the standby takes over. lockstep switchover remains possible.`,
 		Example: `  lockstep pause --reason "replacing the switch in rack 4"`,
 		Args:    cobra.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return setPaused(cmd.Context(), env, true, reason) },

@@ -33,8 +33,8 @@ func VerifyCommand(env *cli.Env) *cobra.Command {
 to 1,000 on each node. The standby must be in sync. A standalone node only lists its corrupt messages. With --deep, the
 nodes first read all their data from disk, and compare the contents of all messages.
 
-The nodes repair corrupt messages if the other node has an intact copy. Messages without an intact copy are lost: to
-discard them, use lockstep queue drop-corrupt.
+The nodes repair corrupt messages if the other node has an intact copy. If neither node has an intact copy, a backup or
+a replica site can still have one. To discard the corrupt messages, use lockstep queue drop-corrupt.
 
 With --site, only the digests of two sites are compared, and --addr can contain nodes of both sites.
 

@@ -41,8 +41,11 @@ func tailCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "tail", Short: "Show recent audit records",
 		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first. The
-command requires the audit right. Repetitions of a denied request within ten seconds are counted in one record. With
---follow, also print new records, in the order of their arrival, until Ctrl-C.
+command requires the audit right. Repetitions of a denied request within ten seconds are counted in one record. Records
+from before the last start of a node are shown only if its setting audit.file is set.
+
+With --follow, also print new records until Ctrl-C, or until no node responds. All records are then printed in the order
+of their arrival.
 
 If a request to a node fails, records of this node are missing, and the exit code is 1.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +

@@ -50,12 +50,12 @@ always does. ` + deletes + `
 ` + Units
 
 const deletes = `With --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing
-queues with these names are deleted with their messages.`
+queues with these names are deleted with their messages, without confirmation.`
 
 // Units describes the units of the results of all benchmarks.
 const Units = `1 MB is 10^6 bytes. The columns "CPU s" and "RSS MB" are totals of the nodes and this process; with
 --addr, of this process only. The column "Disk MB" is the amount that all programs wrote to the disk that contains the
-data; with --addr, it is 0.`
+data; with --addr, it is 0. On systems other than Linux, these three columns are 0.`
 
 // DirUsage is the help text of --dir.
 const DirUsage = "parent directory of the temporary data; default: the directory for temporary files"

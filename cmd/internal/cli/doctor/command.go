@@ -33,7 +33,7 @@ on the node's machine as the user of the node, with the same file, flags and env
 checks are available on Linux only.
 
 The node can be running. The command does not change its files, but writes small temporary files to the data
-directory, to test the disk.
+directory or, if it does not exist, to its nearest existing parent directory, to test the disk.
 
 The exit code is 1 if a check reports a problem.`,
 		Example: `  lockstep doctor --config /etc/lockstep/node.yaml

@@ -18,13 +18,15 @@ func drainCommand(env *cli.Env) *cobra.Command {
 	var f drainFlags
 	cmd := &cobra.Command{
 		Use: "drain PAIR", Short: "Stop the creation of new queues on a pair",
-		Long: `Stop the creation of new queues on a pair: they are created on other pairs. New queues of placement groups
-that the pair has are still created on it. Existing queues remain usable.
+		Long: `Drain a pair: new queues are created only on other pairs that are open and live, and that the placement
+rules permit. Without such a pair, they cannot be created. New queues of placement groups that the pair has are still
+created on it. Existing queues remain usable.
 
 With --move, the command also moves all queues of the pair to other open pairs, or to those in --to. It prints the
 moves, and asks for confirmation; scripts use --yes. Placement rules apply, and each target keeps 10 % of its space
 free. If queues cannot be moved, the command lists them with the reasons, and the exit code is 1 (0 with --dry-run).
-With --wait, it tries again until the pair has no queues. After an interruption, run the command again.
+With --wait, it tries again until the pair has no queues. After an interruption, run the command again. Schedules,
+policies, access rules and quotas are not moved with the queues: see lockstep fleet move.
 
 To remove the pair from the fleet afterwards, use lockstep fleet leave.`,
 		Example: `  lockstep fleet drain b

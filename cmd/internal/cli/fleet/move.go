@@ -30,11 +30,15 @@ func moveCommand(env *cli.Env) *cobra.Command {
 		Use: "move [QUEUE...]", Short: "Move queues to another pair",
 		Long: `Move queues to another pair while clients use them: the given queues, or those of a placement group. All
 queues must belong to one pair. Queues that refer to each other (dead-letter queues, forwards) must be moved
-together. The dead-letter queue of a policy cannot be moved. Policies, access rules, quotas and schedules are not
-moved. Schedules that publish to the queues fail from then on: delete them, and put them again.
+together. The dead-letter queue of a policy cannot be moved.
 
-Near the end of the move, clients wait for a short time. The command returns when the move has begun. With --wait, it
-returns when the move has ended, and the exit code is 1 if the queues were not moved.
+Policies, access rules, quotas and schedules are not moved. After the move, the policies, access rules and quotas of the
+target pair apply to the queues: create them there first. Schedules of the source pair that publish to the queues then
+fail: delete them, and put them again.
+
+Near the end of the move, clients wait for a short time, and messages in flight to consumers are delivered again. The
+command returns when the move has begun. With --wait, it returns when the move has ended, and the exit code is 1 if the
+queues were not moved.
 
 --cancel cancels a move, unless the target pair has already taken over the queues.`,
 		Example: `  lockstep fleet move orders invoices --to b --wait

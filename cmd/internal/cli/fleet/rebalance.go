@@ -35,7 +35,8 @@ published.
 
 The command prints a plan, and asks for confirmation; scripts use --yes. Placement rules apply, and each target keeps
 10 % of its space free. The exit code is 1 if queues of the plan could not be moved. After an interruption, run the
-command again: it computes a new plan.`,
+command again: it computes a new plan. Schedules, policies, access rules and quotas are not moved with the queues: see
+lockstep fleet move.`,
 		Example: `  lockstep fleet rebalance
   lockstep fleet rebalance --threshold 20 --max-moves 5 --yes
   lockstep fleet rebalance --dry-run --output json | jq '.moves[]'`,

@@ -41,8 +41,8 @@ func rebuildCommand(env *cli.Env) *cobra.Command {
 	var f rebuildFlags
 	cmd := &cobra.Command{
 		Use: "rebuild", Short: "Write a lost or restored directory from the pairs",
-		Long: `Rebuild a directory that was lost, or restored from an older copy, from the queues of the pairs. Until all
-pairs have contributed, no queues can be created; existing queues remain usable. Placement rules of a lost
+		Long: `Rebuild the directory from the queues of the pairs, after it was lost or restored from an older copy. Until
+all pairs have contributed, no queues can be created; existing queues remain usable. Placement rules of a lost
 directory are not restored.
 
 If the directory is lost, --addr must contain at least one node of each pair. --pairs contains the names of all

@@ -192,7 +192,7 @@ func recoverCommand(env *cli.Env) *cobra.Command {
 	var yes bool
 	cmd := &cobra.Command{
 		Use: "recover-quorum", Short: "Rebuild the quorum from one stopped voter",
-		Long: `If two of the three voters are permanently lost, make the stopped voter in --dir the only voter of a new
+		Long: `If all voters except one are permanently lost, make the stopped voter in --dir the only voter of a new
 quorum. Then start the voter, and add two voters with empty directories (lockstep pair add).
 
 The last changes of the cluster record can be lost. NEVER START THE LOST VOTERS AGAIN with their old directories:

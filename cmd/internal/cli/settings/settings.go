@@ -29,8 +29,9 @@ func Command(env *cli.Env) *cobra.Command {
 		Long: `Some settings can be changed without a restart: see lockstep settings list. The changed values take precedence
 over the configuration of the nodes, and survive restarts, until lockstep settings unset.
 
-All other settings are read at startup: change the configuration, and use lockstep restart. For maintenance settings,
-see lockstep store settings.`,
+All other settings, except maintenance settings (lockstep store settings), are read at startup. After a change of the
+configuration files of a pair, use lockstep restart. It keeps flags and environment variables: after a change of these,
+and on a standalone node, restart the process of the node.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
@@ -107,7 +108,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
 		Long: `List the settings that can be changed without a restart, with their current values and the sources of these
-values. Values that differ between the nodes in --addr are shown for each node.`,
+values. Values that differ between the nodes in --addr are shown for each node. A node that does not respond is not
+shown.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -163,8 +165,9 @@ func setCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "set NAME VALUE", Short: "Change a setting",
-		Long: `Change a setting without a restart, on both nodes or on the node in --node. The value survives restarts. To
-return to the configured value, use lockstep settings unset.`,
+		Long: `Change a setting without a restart, on both nodes or on the node in --node. Without --node, the value
+replaces those that were set for individual nodes. The value survives restarts. To return to the configured value, use
+lockstep settings unset.`,
 		Example: "  lockstep settings set log.level debug --node a\n  lockstep settings set limits.message-bytes 1MiB\n" +
 			"  lockstep settings set min-in-sync 2",
 		Args: cobra.ExactArgs(2),

@@ -35,8 +35,8 @@ The switch begins when the replica is connected and lacks at most 1 MiB of the l
 --timeout, nothing is changed. If the replica then does not apply the last transaction within --timeout, the switch
 is rolled back.
 
-If the other site stops responding during the switch, the exit code is 3, and the primary accepts no writes until
-that site responds again (lockstep site status).`,
+If the other site stops responding during the switch, the exit code is 3, and the former primary accepts no writes
+until that site responds again (lockstep site status). If that site is lost, use lockstep site promote.`,
 		Example: "  lockstep site switch --to west\n  lockstep site switch --to west --timeout 30s",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

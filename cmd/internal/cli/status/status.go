@@ -27,9 +27,9 @@ func Command(env *cli.Env) *cobra.Command {
 record, and conditions with the recommended actions. A node that does not respond within 2 seconds, or within
 --timeout if given, is listed with an error. The exit code is 1 if no node responds.
 
-With --watch, the status is updated until Ctrl-C, and the exit code is 0. On a terminal, it is updated in place, with
-rates. With --output json, or without a terminal, it is printed after each change. The time limit for responses is
-then --interval, but at least 500 ms.`,
+With --watch, the status is updated until Ctrl-C, and the exit code is 0. The time limit for responses is --interval,
+but at least 500 ms. On a terminal, the status is updated in place, with rates. With --output json, or without a
+terminal, it is printed after each change.`,
 		Example: "  lockstep status\n  lockstep status --watch\n  lockstep status --output json | jq '.nodes[].role'",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -17,9 +17,9 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "store", GroupID: "operate",
 		Short: "Manage store files: page size, backups, checks",
-		Long: `Manage the files of nodes. Most commands use a running node, by default the standby. With --data-dir, some
-commands use the files of a stopped node: the directory in its setting data.dir. Without --data-dir, check and digest
-use all nodes in --addr.`,
+		Long: `Manage the files of nodes. Most commands use a running node, by default the standby or, if no standby is
+available, the active. With --data-dir, some commands use the files of a stopped node: the directory in its setting
+data.dir. Without --data-dir, check and digest use all nodes in --addr.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
