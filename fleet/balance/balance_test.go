@@ -166,6 +166,22 @@ func TestDrain(t *testing.T) {
 	require.Empty(t, balance.Drain(f, "x", nil).Moves)
 }
 
+// A group of which a queue is being moved does not move to another pair.
+func TestMovingGroup(t *testing.T) {
+	f := &balance.Fleet{
+		Pairs:  []balance.Pair{pair("a", 3*gib, 97*gib), pair("b", gib, 99*gib), pair("c", 0, 100*gib)},
+		Queues: []balance.Queue{queue("dead", "a", gib), queue("member", "a", gib), queue("moving", "a", gib)},
+		Moves:  []fleet.Move{{Epoch: 3, From: "a", To: "b", Queues: []string{"moving"}}},
+	}
+	f.Queues[0].Group, f.Queues[2].Group, f.Queues[1].Links = "g", "g", []string{"moving"}
+	require.Empty(t, balance.Rebalance(f, balance.Options{Threshold: 0.1}).Moves)
+	p := balance.Drain(f, "a", nil)
+	require.Empty(t, p.Moves)
+	require.Equal(t, []balance.Left{
+		{Queues: []string{"dead", "member"}, Reason: balance.Moving, Detail: "move 3 to pair b"},
+	}, p.Left)
+}
+
 // random returns a random fleet.
 func random(r *rand.Rand) *balance.Fleet {
 	f := &balance.Fleet{}

@@ -54,21 +54,27 @@ func newState(f *Fleet) *state {
 			moving[name] = m
 		}
 	}
-	byUnit := map[string][]Queue{}
+	byUnit, leaving := map[string][]Queue{}, map[string]fleet.Move{}
 	roots := linked(f.Queues)
 	for _, q := range f.Queues {
+		root := roots[key(q)]
 		if m, is := moving[q.Name]; is && m.From == q.Pair {
+			leaving[root] = m
 			s.arrive(q, m)
 			continue
 		}
 		if i, known := s.index[q.Pair]; known {
-			byUnit[roots[key(q)]] = append(byUnit[roots[key(q)]], q)
+			byUnit[root] = append(byUnit[root], q)
 			s.rate[i] += q.Rate
 			s.queues[i]++
 		}
 	}
-	for _, queues := range byUnit {
-		s.units = append(s.units, s.newUnit(f, queues, moving))
+	for root, queues := range byUnit {
+		u := s.newUnit(f, queues, moving)
+		if m, is := leaving[root]; is && u.fixed == "" {
+			u.fixed, u.detail = movingBy(m)
+		}
+		s.units = append(s.units, u)
 	}
 	slices.SortFunc(s.units, func(a, b *unit) int { return strings.Compare(a.queues[0], b.queues[0]) })
 	s.raise()
@@ -160,7 +166,7 @@ func (s *state) newUnit(f *Fleet, queues []Queue, moving map[string]fleet.Move) 
 			u.fixed, u.detail = q.Fixed, q.Detail
 		}
 		if m, is := moving[q.Name]; is && u.fixed == "" {
-			u.fixed, u.detail = Moving, fmt.Sprintf("move %d to pair %s", m.Epoch, m.To)
+			u.fixed, u.detail = movingBy(m)
 		}
 		rule, found := fleet.RuleOf(f.Rules, q.Name)
 		if !found {
@@ -177,6 +183,10 @@ func (s *state) newUnit(f *Fleet, queues []Queue, moving map[string]fleet.Move) 
 		u.detail = fmt.Sprintf("%d linked queues, a move can have %d", len(u.queues), fleet.MaxMoveQueues)
 	}
 	return u
+}
+
+func movingBy(m fleet.Move) (Reason, string) {
+	return Moving, fmt.Sprintf("move %d to pair %s", m.Epoch, m.To)
 }
 
 // move changes the pair of a group.
