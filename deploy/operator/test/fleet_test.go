@@ -80,7 +80,16 @@ func TestFleet(t *testing.T) {
 		require.True(t, strings.HasPrefix(s.pod, fmt.Sprintf("shop-%c-", 'a'+i/2)), "stop %d is %s", i, s.pod)
 	}
 
+	// The rule prevents the moves until it is deleted.
 	change(c, &v1alpha1.LockstepFleet{}, "shop", func(f *v1alpha1.LockstepFleet) { f.Spec.Count = 1 })
+	c.eventually("blocked queues", func() bool {
+		p := &v1alpha1.LockstepPair{}
+		require.True(t, c.get(p, "shop-b"))
+		return p.Status.Drain != nil && slices.ContainsFunc(p.Status.Drain.Blocked, func(b v1alpha1.BlockedQueues) bool {
+			return b.Queue == "b.dead" && b.Queues == 2 && b.Reason == "placement-rule"
+		})
+	})
+	require.NoError(t, node(t, adm).DeletePlacementRule(c.ctx, "b.*"))
 	c.eventually("the removal", func() bool { return !c.get(&v1alpha1.LockstepPair{}, "shop-b") })
 	require.Equal(t, []string{"a"}, members(t, adm))
 	set := &appsv1.StatefulSet{}

@@ -343,7 +343,8 @@ type BlockedQueues struct {
 	Queue string `json:"queue"`
 	// Number of queues.
 	Queues int64 `json:"queues"`
-	// policy-dead-letter, prepared-transaction, too-many-queues, not-assigned, or failed.
+	// policy-dead-letter, prepared-transaction, placement-rule, no-space, no-pair, too-many-queues, not-assigned, or
+	// failed.
 	Reason string `json:"reason"`
 	// Details of the reason.
 	Message string `json:"message,omitempty"`

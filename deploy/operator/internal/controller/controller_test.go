@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -16,6 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
+	"github.com/lockstep-mq/lockstep/fleet"
+	"github.com/lockstep-mq/lockstep/fleet/balance"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -42,52 +43,9 @@ func TestNextPair(t *testing.T) {
 	require.Nil(t, nextPair(pairs{broken}, pairs{outdated}), "the last change is not observed yet")
 }
 
-func TestBatch(t *testing.T) {
-	queues := []queueLinks{
-		{name: "a", with: []string{"dead"}},
-		{name: "b", group: "g"},
-		{name: "c", with: []string{"elsewhere"}},
-		{name: "d", group: "g"},
-		{name: "dead"},
-		{name: "e", with: []string{"dead"}},
-	}
-	require.Equal(t, [][]string{{"a", "dead", "e"}, {"b", "d"}, {"c"}}, connected(queues))
-
-	batches, left := batch(queues, nil, nil, 2)
-	require.Empty(t, left)
-	require.Equal(t, [][][]string{{{"a", "dead", "e"}, {"b", "d"}, {"c"}}}, batches)
-	batches, left = batch(queues, map[string]bool{"e": true}, nil, 2)
-	require.Empty(t, left)
-	require.Equal(t, [][][]string{{{"b", "d"}, {"c"}}}, batches)
-	batches, left = batch(queues, nil, nil, 0)
-	require.Empty(t, left)
-	require.Empty(t, batches)
-}
-
-func TestBatchLimit(t *testing.T) {
-	var queues []queueLinks
-	for i := range 120 {
-		queues = append(queues, queueLinks{name: fmt.Sprintf("q%03d", i)})
-	}
-	batches, left := batch(queues, nil, nil, 2)
-	require.Empty(t, left)
-	require.Len(t, batches, 2)
-	require.Len(t, batches[0], maxMoveQueues)
-	require.Len(t, batches[1], maxMoveQueues)
-	for i := range 51 {
-		queues[i].group = "large"
-	}
-	batches, left = batch(queues, nil, nil, 3)
-	require.Equal(t, []v1alpha1.BlockedQueues{
-		{Queue: "q000", Queues: 51, Reason: blockedTooMany, Message: left[0].Message},
-	}, left)
-	require.Len(t, batches, 2)
-	require.Equal(t, []string{"q051"}, batches[0][0])
-}
-
 // Groups of a canceled move are moved separately, after the others, in the order of their last attempts.
-func TestBatchAfterFailures(t *testing.T) {
-	queues := []queueLinks{{name: "a"}, {name: "b"}, {name: "c", with: []string{"d"}}, {name: "d"}, {name: "e"}}
+func TestNextAfterFailures(t *testing.T) {
+	queues := []string{"a", "b", "c", "d", "e"} // c and d are a group
 	failed := map[string]failure{}
 	canceled := func(epoch uint64, names ...string) {
 		addFailures(failed, []*pb.FleetMove{
@@ -96,37 +54,63 @@ func TestBatchAfterFailures(t *testing.T) {
 			{Epoch: epoch + 100, From: "x", Queues: names, Phase: pb.MovePhase_MOVE_PHASE_NOT_MOVED},
 		}, "b")
 	}
-	canceled(1, "a", "b", "c", "d")
-	batches, left := batch(queues, nil, failed, 1)
-	require.Empty(t, left)
-	require.Equal(t, [][][]string{{{"e"}}}, batches)
-	batches, _ = batch(queues, nil, failed, 3)
-	require.Equal(t, [][][]string{{{"e"}}, {{"a"}}, {{"b"}}}, batches)
+	plan := func(s *survey) (groups [][]string, blocked []v1alpha1.BlockedQueues) {
+		s.pair, s.Pairs = "b", []balance.Pair{
+			{Member: fleet.Member{Name: "b"}}, {Member: fleet.Member{Name: "a", State: fleet.StateOpen}, Live: true},
+		}
+		for _, name := range queues {
+			q := balance.Queue{Name: name, Pair: "b"}
+			if name == "c" {
+				q.Links = []string{"d"}
+			}
+			s.Queues = append(s.Queues, q)
+		}
+		p := balance.Drain(&s.Fleet, "b", nil)
+		moves, blocked := next(&p, s, failed)
+		for _, m := range moves {
+			require.Equal(t, "a", m.To)
+			groups = append(groups, m.Groups...)
+		}
+		return groups, blocked
+	}
+	groups, blocked := plan(&survey{})
+	require.Empty(t, blocked)
+	require.Equal(t, [][]string{{"a"}, {"b"}, {"c", "d"}, {"e"}}, groups)
+	canceled(1, queues[:4]...)
+	groups, blocked = plan(&survey{})
+	require.Empty(t, blocked)
+	require.Equal(t, [][]string{{"e"}}, groups)
 
 	queues = queues[:4] // e was moved
 	canceled(2, "a")
 	canceled(3, "b")
-	batches, left = batch(queues, nil, failed, 1)
-	require.Equal(t, [][][]string{{{"c", "d"}}}, batches)
-	a := v1alpha1.BlockedQueues{Queue: "a", Queues: 1, Reason: blockedFailed, Message: "in use"}
-	b := v1alpha1.BlockedQueues{Queue: "b", Queues: 1, Reason: blockedFailed, Message: "in use"}
-	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, left)
-	batches, left = batch(queues[:2], nil, failed, 1)
-	require.Equal(t, [][][]string{{{"a"}}}, batches)
-	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, left)
-	_, left = batch(queues[:2], map[string]bool{"a": true}, failed, 1)
-	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, left, "also during another attempt")
+	groups, blocked = plan(&survey{})
+	require.Equal(t, [][]string{{"c", "d"}}, groups)
+	a := v1alpha1.BlockedQueues{Queue: "a", Queues: 1, Reason: string(balance.Failed), Message: "in use"}
+	b := v1alpha1.BlockedQueues{Queue: "b", Queues: 1, Reason: string(balance.Failed), Message: "in use"}
+	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, blocked)
+	queues = queues[:2]
+	groups, blocked = plan(&survey{})
+	require.Equal(t, [][]string{{"a"}}, groups)
+	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, blocked)
+	s := &survey{pair: "b", busy: map[string]bool{}, moving: map[string]bool{}}
+	s.addMoves([]*pb.FleetMove{{From: "b", To: "a", Queues: []string{"a"}}})
+	groups, blocked = plan(s)
+	require.Empty(t, groups)
+	require.Equal(t, []v1alpha1.BlockedQueues{a, b}, blocked, "also during another attempt")
 }
 
-func TestTargets(t *testing.T) {
-	busy, unfinished := targets([]*pb.FleetMove{
+func TestSurveyMoves(t *testing.T) {
+	s := &survey{pair: "b", busy: map[string]bool{}, moving: map[string]bool{}}
+	s.addMoves([]*pb.FleetMove{
 		{From: "b", To: "a", Queues: []string{"q"}, Phase: pb.MovePhase_MOVE_PHASE_COPYING},
 		{From: "b", To: "c", Queues: []string{"r"}, Phase: pb.MovePhase_MOVE_PHASE_DONE},
 		{From: "a", To: "c", Queues: []string{"s"}},
 		{From: "c", To: "b", Queues: []string{"t"}},
-	}, "b")
-	require.Equal(t, 2, unfinished)
-	require.Equal(t, map[string][]string{"a": {"q"}, "b": {"t"}}, busy)
+	})
+	require.Len(t, s.Moves, 3)
+	require.Equal(t, map[string]bool{"a": true, "b": true}, s.busy)
+	require.Equal(t, map[string]bool{"q": true, "t": true}, s.moving)
 }
 
 func TestFleetPairs(t *testing.T) {

@@ -3,7 +3,6 @@
 package controller
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +23,7 @@ import (
 	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/nodes"
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/objects"
+	"github.com/lockstep-mq/lockstep/fleet/balance"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -167,169 +167,113 @@ func (r *PairReconciler) leave(
 		}
 		r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Draining", "Drain", "the pair is draining")
 	}
-	moves, err := node.Moves(ctx) // first: the queues of a move that ends in the meantime count as moving
+	s, err := newSurvey(ctx, o.conn, node, fleet, name)
 	if err != nil {
 		return false, err
 	}
-	queues, remaining, err := ownQueues(ctx, o.conn, node, name)
-	if err != nil {
-		return false, err
-	}
-	pair.Status.Drain.Queues, pair.Status.Drain.Blocked = int64(remaining), nil
-	busy, unfinished := targets(moves.GetMoves(), name)
+	pair.Status.Drain.Queues, pair.Status.Drain.Blocked = int64(s.remaining), nil
 	switch {
-	case remaining > 0:
-		return false, r.move(ctx, pair, fleet.GetPairs(), queues, busy)
-	case unfinished > 0:
-		return false, wait("%d moves have not ended", unfinished)
+	case s.remaining > 0:
+		return false, r.move(ctx, pair, fleet.GetPairs(), s)
+	case len(s.busy) > 0:
+		return false, wait("moves from or to the pair have not ended")
 	}
 	return true, node.LeaveFleet(ctx)
 }
 
-// targets returns the queues in the unfinished moves from and to a pair, by target, and the number of these moves.
-func targets(moves []*pb.FleetMove, pair string) (busy map[string][]string, unfinished int) {
-	busy = map[string][]string{}
-	for _, m := range moves {
-		if m.GetPhase() == pb.MovePhase_MOVE_PHASE_DONE || m.GetPhase() == pb.MovePhase_MOVE_PHASE_NOT_MOVED ||
-			m.GetFrom() != pair && m.GetTo() != pair {
-			continue
-		}
-		unfinished++
-		busy[m.GetTo()] = append(busy[m.GetTo()], m.GetQueues()...)
-	}
-	return busy, unfinished
-}
-
-// queueLinks contains the name of a queue, its placement group, and the queues that must be moved with it.
-type queueLinks struct {
-	name, group string
-	with        []string
-	// reason is set if the queue cannot be moved, and detail describes it.
-	reason, detail string
-}
-
-// ownQueues returns the queues of the pair. remaining also counts the queues that the directory assigns to the pair,
-// but that are being created, or were already moved.
-func ownQueues(
-	ctx context.Context, conn *nodes.Conn, node *admin.Node, pair string,
-) (queues []queueLinks, remaining int, _ error) {
-	groups := map[string]string{}
-	for p, err := range node.Placements(ctx, admin.PlacementOptions{Pair: pair}) {
-		if err != nil {
-			return nil, 0, err
-		}
-		groups[p.GetQueue()] = p.GetGroup()
-	}
-	fixed, err := conn.Admin.FixedQueues(ctx)
-	if err != nil {
-		return nil, 0, err
-	}
-	for q, err := range conn.Admin.Queues(ctx, "") {
-		if err != nil {
-			return nil, 0, err
-		}
-		group, assigned := groups[q.Name]
-		l := queueLinks{name: q.Name, group: group, with: q.References()}
-		f, isFixed := fixed[q.Name]
-		switch {
-		case !assigned:
-			l.reason, l.detail = blockedUnassigned, "the directory does not assign "+q.Name+" to the pair"
-		case isFixed && f.Policy != "":
-			l.reason, l.detail = blockedPolicy, q.Name+" is the dead-letter queue of policy "+f.Policy
-		case isFixed:
-			l.reason, l.detail = blockedPrepared, q.Name+" is used by transaction "+f.XID
-		}
-		queues = append(queues, l)
-		delete(groups, q.Name)
-	}
-	slices.SortFunc(queues, func(a, b queueLinks) int { return strings.Compare(a.name, b.name) })
-	return queues, len(queues) + len(groups), nil
-}
-
-// move begins a move to each target that is open, live and not busy.
+// move plans the drain of the pair as lockstep fleet drain does, and begins a move to each target that is not busy.
 func (r *PairReconciler) move(
-	ctx context.Context, pair *v1alpha1.LockstepPair, pairs []*pb.FleetPair, queues []queueLinks,
-	busy map[string][]string,
+	ctx context.Context, pair *v1alpha1.LockstepPair, pairs []*pb.FleetPair, s *survey,
 ) error {
-	moving := map[string]bool{}
-	for _, names := range busy {
-		for _, name := range names {
-			moving[name] = true
-		}
-	}
-	open := openTargets(pairs, pair.Spec.Fleet.Pair)
-	if len(open) == 0 {
-		return wait("no other pair of the fleet is open and live")
-	}
-	failed := map[string]failure{}
-	var all, free []*target
+	targets, err := r.targets(ctx, pair, pairs, s)
 	defer func() {
-		for _, t := range all {
+		for _, t := range targets {
 			t.conn.Close()
 		}
 	}()
-	var err error
-	for _, p := range open {
-		t, unreachable := r.connect(ctx, pair, p)
-		if unreachable != nil {
-			err = errors.Join(err, unreachable)
-			continue
-		}
-		all = append(all, t)
-		addFailures(failed, t.moves, pair.Spec.Fleet.Pair)
-		if len(busy[p.GetName()]) == 0 {
-			free = append(free, t)
-		}
+	failed := map[string]failure{}
+	for _, t := range targets {
+		addFailures(failed, t.moves, s.pair)
 	}
-	batches, blocked := batch(queues, moving, failed, len(free))
-	if len(free) > 0 || len(moving) > 0 {
-		err = nil // other targets are reachable
-	}
-	for i, groups := range batches {
-		refused, e := r.begin(ctx, pair, free[i], groups)
+	plan := balance.Drain(&s.Fleet, s.pair, nil)
+	moves, blocked := next(&plan, s, failed)
+	for _, m := range moves {
+		refused, e := r.begin(ctx, pair, m.To, targets[m.To].node, m.Groups)
 		blocked, err = append(blocked, refused...), errors.Join(err, e)
 	}
-	if pair.Status.Drain.Blocked = merge(blocked); len(blocked) > 0 {
-		err = errors.Join(err, errBlocked(pair.Status.Drain.Blocked))
+	blocked = append(blocked, blockedIn(&plan)...)
+	pair.Status.Drain.Blocked = merge(slices.Clone(blocked))
+	// The reason no-pair is not a failure, because other pairs become live again.
+	failures := merge(slices.DeleteFunc(blocked, func(b v1alpha1.BlockedQueues) bool {
+		return b.Reason == string(balance.NoPair)
+	}))
+	switch {
+	case len(failures) > 0:
+		return errors.Join(err, errBlocked(failures))
+	case err != nil || len(moves) > 0:
+		return err
+	case len(targets) == 0 && len(s.busy) == 0:
+		return wait("no other pair of the fleet is open and live")
 	}
-	if err == nil && len(batches) == 0 {
-		return wait("queues are being moved")
-	}
-	return err
-}
-
-// openTargets returns the other pairs that are open and live, those with the most free space first.
-func openTargets(pairs []*pb.FleetPair, pair string) []*pb.FleetPair {
-	open := slices.DeleteFunc(slices.Clone(pairs), func(p *pb.FleetPair) bool {
-		return p.GetName() == pair || !p.GetLive() || p.GetState() != pb.PairState_PAIR_STATE_OPEN
-	})
-	slices.SortFunc(open, func(a, b *pb.FleetPair) int {
-		return cmp.Or(cmp.Compare(b.GetLoad().GetFreeBytes(), a.GetLoad().GetFreeBytes()),
-			strings.Compare(a.GetName(), b.GetName()))
-	})
-	return open
+	return wait("queues are being moved")
 }
 
 // target is a pair to which queues can be moved.
 type target struct {
-	name  string
-	conn  *nodes.Conn
-	node  *admin.Node     // the active node
-	moves []*pb.FleetMove // includes the last moves to the pair that have ended
+	conn   *nodes.Conn
+	node   *admin.Node     // the active node
+	moves  []*pb.FleetMove // includes the last moves to the pair that have ended
+	queues []balance.Queue
+}
+
+// targets adds the other live pairs to s, and returns those that are open, by name. It returns an error if none of
+// these is reachable, and no queues are being moved.
+func (r *PairReconciler) targets(
+	ctx context.Context, pair *v1alpha1.LockstepPair, pairs []*pb.FleetPair, s *survey,
+) (map[string]*target, error) {
+	targets := map[string]*target{}
+	var failed error
+	for _, p := range pairs {
+		if p.GetName() == s.pair || !p.GetLive() {
+			continue
+		}
+		isOpen := p.GetState() == pb.PairState_PAIR_STATE_OPEN
+		t, err := r.connect(ctx, pair, p)
+		switch {
+		case err != nil && isOpen:
+			failed = errors.Join(failed, err)
+		case err != nil:
+		case isOpen:
+			targets[p.GetName()] = t
+			s.addPair(p, t.queues)
+		default:
+			t.conn.Close()
+			s.addPair(p, t.queues)
+		}
+	}
+	if len(targets) > 0 || len(s.busy) > 0 {
+		failed = nil
+	}
+	return targets, failed
 }
 
 func (r *PairReconciler) connect(
 	ctx context.Context, pair *v1alpha1.LockstepPair, p *pb.FleetPair,
 ) (*target, error) {
+	ctx, cancel := context.WithTimeout(ctx, otherLimit)
+	defer cancel()
 	conn, err := r.Nodes.OpenOther(ctx, pair, p.GetAddresses())
 	if err != nil {
 		return nil, err
 	}
-	t := &target{name: p.GetName(), conn: conn}
+	t := &target{conn: conn}
 	if t.node, err = conn.Active(ctx, p.GetAddresses()); err == nil {
 		var list *pb.ListMovesResponse
 		list, err = t.node.Moves(ctx)
 		t.moves = list.GetMoves()
+	}
+	if err == nil {
+		t.queues, err = queuesOf(ctx, conn.Admin, p.GetName())
 	}
 	if err != nil {
 		conn.Close()
@@ -341,22 +285,22 @@ func (r *PairReconciler) connect(
 // begin begins a move of groups. If the target refuses it, begin tries the groups separately, until a move has begun.
 // It returns the groups that were refused separately.
 func (r *PairReconciler) begin(
-	ctx context.Context, pair *v1alpha1.LockstepPair, t *target, groups [][]string,
+	ctx context.Context, pair *v1alpha1.LockstepPair, to string, node *admin.Node, groups [][]string,
 ) (refused []v1alpha1.BlockedQueues, _ error) {
 	names := slices.Concat(groups...)
-	_, err := t.node.MoveQueues(ctx, names, "")
+	_, err := node.MoveQueues(ctx, names, "")
 	switch {
 	case err == nil:
 		r.Events.Eventf(pair, nil, corev1.EventTypeNormal, "Moving", "Move",
-			"%d queues are moved to pair %s, beginning with %s", len(names), t.name, names[0])
+			"%d queues are moved to pair %s, beginning with %s", len(names), to, names[0])
 		return nil, nil
 	case !errors.Is(err, lockstep.ErrInvalid) && !errors.Is(err, lockstep.ErrRefused):
-		return nil, fmt.Errorf("move to pair %s: %w", t.name, err)
+		return nil, fmt.Errorf("move to pair %s: %w", to, err)
 	case len(groups) == 1:
-		return []v1alpha1.BlockedQueues{blockedGroup(names, blockedFailed, err.Error())}, nil
+		return []v1alpha1.BlockedQueues{blockedGroup(names, balance.Failed, err.Error())}, nil
 	}
 	for i := range groups {
-		one, err := r.begin(ctx, pair, t, groups[i:i+1])
+		one, err := r.begin(ctx, pair, to, node, groups[i:i+1])
 		if refused = append(refused, one...); err != nil || len(one) == 0 {
 			return refused, err
 		}

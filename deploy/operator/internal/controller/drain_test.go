@@ -20,6 +20,8 @@ import (
 
 	"github.com/lockstep-mq/lockstep/deploy/operator/api/v1alpha1"
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/nodes"
+	"github.com/lockstep-mq/lockstep/fleet"
+	"github.com/lockstep-mq/lockstep/fleet/balance"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
@@ -36,8 +38,11 @@ type member struct {
 
 type members struct {
 	mu       sync.Mutex // guards all fields
+	pairs    []*pb.FleetPair
+	rules    []*pb.PlacementRule
 	owner    map[string]string
-	queues   []*pb.Queue // of pair b
+	queues   []*pb.Queue
+	pageSize int // of ListQueues; 0 means no limit
 	policies []*pb.QueuePolicy
 	prepared []*pb.PreparedTransaction
 	// canceled are queues with moves that are canceled, and refused are queues with moves that do not begin.
@@ -59,13 +64,9 @@ func (m *member) WatchStatus(_ *pb.WatchStatusRequest, s grpc.ServerStreamingSer
 }
 
 func (m *member) GetFleet(context.Context, *pb.GetFleetRequest) (*pb.GetFleetResponse, error) {
-	resp := &pb.GetFleetResponse{}
-	for name, state := range map[string]pb.PairState{
-		"a": pb.PairState_PAIR_STATE_OPEN, "b": pb.PairState_PAIR_STATE_DRAINING,
-	} {
-		resp.Pairs = append(resp.Pairs, &pb.FleetPair{Name: name, State: state, Live: true, Addresses: []string{name + ":1"}})
-	}
-	return resp, nil
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &pb.GetFleetResponse{Pairs: slices.Clone(m.pairs), Rules: slices.Clone(m.rules)}, nil
 }
 
 func (m *member) ListPlacements(
@@ -75,21 +76,26 @@ func (m *member) ListPlacements(
 	defer m.mu.Unlock()
 	resp := &pb.ListPlacementsResponse{Current: true}
 	for name, pair := range m.owner {
-		if pair == r.GetPair() {
+		if r.GetPair() == "" || pair == r.GetPair() {
 			resp.Placements = append(resp.Placements, &pb.Placement{Queue: name, Pair: pair})
 		}
 	}
 	return resp, nil
 }
 
-func (m *member) ListQueues(context.Context, *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
+// ListQueues returns the queues of the pair. Pair b has all queues without an owner.
+func (m *member) ListQueues(_ context.Context, r *pb.ListQueuesRequest) (*pb.ListQueuesResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	resp := &pb.ListQueuesResponse{}
+	var queues []*pb.Queue
 	for _, q := range m.queues {
-		if m.owner[q.GetName()] != "a" {
-			resp.Queues = append(resp.Queues, q)
+		if owner := m.owner[q.GetName()]; owner == m.name || owner == "" && m.name == "b" {
+			queues = append(queues, q)
 		}
+	}
+	resp := &pb.ListQueuesResponse{Total: uint32(len(queues)), Queues: queues[min(int(r.GetOffset()), len(queues)):]}
+	if m.pageSize > 0 {
+		resp.Queues = resp.GetQueues()[:min(len(resp.GetQueues()), m.pageSize)]
 	}
 	return resp, nil
 }
@@ -130,8 +136,11 @@ func (m *member) ListMoves(context.Context, *pb.ListMovesRequest) (*pb.ListMoves
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	resp := &pb.ListMovesResponse{Current: true}
-	if m.name == "a" { // the target of all moves
-		resp.Moves = slices.Clone(m.moves)
+	for _, move := range m.moves {
+		unfinished := move.GetPhase() < pb.MovePhase_MOVE_PHASE_DONE
+		if unfinished || move.GetTo() == m.name {
+			resp.Moves = append(resp.Moves, move)
+		}
 	}
 	return resp, nil
 }
@@ -154,11 +163,13 @@ type drained struct {
 func newDrained(t *testing.T, queues ...*pb.Queue) *drained {
 	t.Helper()
 	m := &members{owner: map[string]string{}, queues: queues}
+	m.pairs = []*pb.FleetPair{openPair("a"), openPair("b")}
+	m.pairs[1].State = pb.PairState_PAIR_STATE_DRAINING
 	for _, q := range queues {
 		m.owner[q.GetName()] = "b"
 	}
 	listeners := map[string]*bufconn.Listener{}
-	for _, name := range []string{"a", "b"} {
+	for _, name := range []string{"a", "b", "c"} {
 		l, s, n := bufconn.Listen(1<<16), grpc.NewServer(), &member{members: m, name: name}
 		pb.RegisterAdminServiceServer(s, n)
 		pb.RegisterFleetServiceServer(s, n)
@@ -168,8 +179,8 @@ func newDrained(t *testing.T, queues ...*pb.Queue) *drained {
 		listeners[name] = l
 	}
 	dial := grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) {
-		if strings.HasPrefix(address, "a:") {
-			return listeners["a"].DialContext(ctx)
+		if l := listeners[strings.TrimSuffix(address, ":1")]; l != nil {
+			return l.DialContext(ctx)
 		}
 		return listeners["b"].DialContext(ctx)
 	})
@@ -206,6 +217,16 @@ func (d *drained) blocked() map[string]string {
 	return reasons
 }
 
+const gib = 1 << 30
+
+// openPair returns a pair with 100 GiB of free space.
+func openPair(name string) *pb.FleetPair {
+	return &pb.FleetPair{
+		Name: name, State: pb.PairState_PAIR_STATE_OPEN, Live: true, Addresses: []string{name + ":1"},
+		Load: &pb.PairLoad{FreeBytes: 100 * gib},
+	}
+}
+
 func queueNamed(name string) *pb.Queue { return &pb.Queue{Name: name, Config: &pb.QueueConfig{}} }
 
 // Queues move together with the dead-letter queues of their subscriptions, and without those of policies.
@@ -215,14 +236,16 @@ func TestDrainLinks(t *testing.T) {
 	inherits.Config.DeadLetter = "policy.dead"
 	inherits.Sources = &pb.QueueSources{Own: &pb.QueueConfig{}, Policy: "inh*"}
 	queues := []*pb.Queue{inherits, orders, queueNamed(dead), queueNamed("policy.dead"), queueNamed("prepared")}
-	for range maxMoveQueues { // more than a move between orders and its dead-letter queue
+	for range fleet.MaxMoveQueues { // more than a move between orders and its dead-letter queue
 		queues = append(queues, queueNamed("orders."+string(rune('A'+len(queues)))))
 	}
 	d := newDrained(t, queues...)
 	d.policies = []*pb.QueuePolicy{{Pattern: "inh*", Defaults: &pb.QueueConfig{DeadLetter: "policy.dead"}}}
 	d.prepared = []*pb.PreparedTransaction{{Xid: "x1", Lsn: 1, Queues: []*pb.PreparedQueue{{Queue: "prepared"}}}}
 	require.Error(t, d.steps(t, 3))
-	require.Equal(t, map[string]string{"policy.dead": blockedPolicy, "prepared": blockedPrepared}, d.blocked())
+	require.Equal(t, map[string]string{
+		"policy.dead": string(balance.PolicyDeadLetter), "prepared": string(balance.Prepared),
+	}, d.blocked())
 	require.Equal(t, int64(2), d.pair.Status.Drain.Queues)
 	for _, m := range d.moves {
 		require.Equal(t, slices.Contains(m.GetQueues(), "orders"), slices.Contains(m.GetQueues(), dead))
@@ -247,11 +270,11 @@ func TestDrainBlocked(t *testing.T) {
 			err := d.steps(t, 8)
 			require.Error(t, err)
 			require.NotErrorIs(t, err, errWait)
-			reason := blockedFailed
+			reason := balance.Failed
 			if name == "not assigned" {
-				reason = blockedUnassigned
+				reason = notAssigned
 			}
-			require.Equal(t, map[string]string{"b": reason}, d.blocked())
+			require.Equal(t, map[string]string{"b": string(reason)}, d.blocked())
 			require.Equal(t, "a", d.owner["a"])
 			require.Equal(t, "a", d.owner["c"])
 			require.False(t, d.left)
@@ -263,4 +286,83 @@ func TestDrainBlocked(t *testing.T) {
 			require.True(t, d.left)
 		})
 	}
+}
+
+// Queues move only to pairs that their placement rules permit.
+func TestDrainRules(t *testing.T) {
+	d := newDrained(t, queueNamed("any"), queueNamed("eu.1"), queueNamed("eu.2"), queueNamed("here"), queueNamed("lost"))
+	c := openPair("c")
+	c.Labels, c.Load.FreeBytes = map[string]string{"region": "eu"}, 50*gib
+	d.pairs = append(d.pairs, c)
+	d.rules = []*pb.PlacementRule{
+		{Pattern: "eu.*", Labels: map[string]string{"region": "eu"}},
+		{Pattern: "here", Pair: "b"},
+		{Pattern: "lost", Pair: "x"},
+	}
+	require.Error(t, d.steps(t, 5))
+	require.Equal(t, map[string]string{"any": "a", "eu.1": "c", "eu.2": "c", "here": "b", "lost": "b"}, d.owner)
+	require.Equal(t, map[string]string{
+		"here": string(balance.Forbidden), "lost": string(balance.Forbidden),
+	}, d.blocked())
+	require.False(t, d.left)
+	d.rules = nil
+	require.NoError(t, d.steps(t, 3))
+	require.Empty(t, d.blocked())
+	require.True(t, d.left)
+}
+
+// A target keeps a tenth of its space free, also if its load does not include the last moves yet.
+func TestDrainSpace(t *testing.T) {
+	old, large, small := queueNamed("old"), queueNamed("large"), queueNamed("small")
+	old.Bytes, large.Bytes, small.Bytes = 40*gib, 50*gib, gib
+	d := newDrained(t, old, large, small)
+	d.owner["old"] = "a"
+	d.pairs[0].Load = &pb.PairLoad{StoredBytes: 40 * gib, FreeBytes: 60 * gib} // 51 GiB would leave 9 GiB free
+	require.Error(t, d.steps(t, 3))
+	require.Equal(t, map[string]string{"old": "a", "large": "a", "small": "b"}, d.owner, "the load is outdated")
+	require.Equal(t, map[string]string{"small": string(balance.NoSpace)}, d.blocked())
+	d.pairs = append(d.pairs, openPair("c"))
+	d.pairs[2].Load.FreeBytes = 0
+	require.Error(t, d.steps(t, 3))
+	require.Equal(t, "b", d.owner["small"])
+	d.pairs[2].Load.FreeBytes = 10 * gib
+	require.NoError(t, d.steps(t, 3))
+	require.Equal(t, "c", d.owner["small"])
+	require.True(t, d.left)
+}
+
+// Without another open and live pair, the drain waits.
+func TestDrainWithoutTargets(t *testing.T) {
+	d := newDrained(t, queueNamed("q"))
+	d.pairs[0].Live = false
+	require.ErrorIs(t, d.steps(t, 1), errWait)
+	require.Equal(t, map[string]string{"q": string(balance.NoPair)}, d.blocked())
+	d.pairs[0].Live = true
+	require.NoError(t, d.steps(t, 3))
+	require.True(t, d.left)
+}
+
+// A page can have fewer queues than requested, although others follow.
+func TestDrainPages(t *testing.T) {
+	first, last := queueNamed("first"), queueNamed("last")
+	first.Config.DeadLetter = "last"
+	d := newDrained(t, first, queueNamed("middle"), last)
+	d.pageSize = 1
+	require.NoError(t, d.steps(t, 3))
+	require.Len(t, d.moves, 1)
+	require.True(t, d.left)
+}
+
+// A target receives one move at a time, and queues that are being moved do not move with others.
+func TestDrainOneMove(t *testing.T) {
+	d := newDrained(t, queueNamed("moving"), queueNamed("other"))
+	d.moves = []*pb.FleetMove{
+		{Epoch: 1, From: "b", To: "a", Queues: []string{"moving"}, Phase: pb.MovePhase_MOVE_PHASE_COPYING},
+	}
+	require.ErrorIs(t, d.steps(t, 3), errWait)
+	require.Len(t, d.moves, 1)
+	require.Empty(t, d.blocked())
+	d.pairs = append(d.pairs, openPair("c"))
+	require.ErrorIs(t, d.steps(t, 3), errWait)
+	require.Equal(t, map[string]string{"moving": "b", "other": "c"}, d.owner)
 }
