@@ -21,9 +21,6 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// pageSize is the number of queues in a response of a pair.
-const pageSize = 1000
-
 var errOutdated = errors.New("the copy of the directory does not receive changes")
 
 // survey returns the state of the fleet: the directory, and the queues of the live pairs with their sizes. failed
@@ -171,8 +168,23 @@ func queuesOf(
 		if queues, err = listed(ctx, c, p.GetName()); err != nil {
 			return err
 		}
-		for _, q := range queues {
-			delete(placed, q.Name)
+		for offset := 0; ; {
+			list, err := c.ListQueues(ctx, admin.ListOptions{Offset: uint32(offset)})
+			if err != nil {
+				return err
+			}
+			for i := range list.Queues {
+				q := queueOf(&list.Queues[i], p.GetName())
+				if f, found := fixed[q.Name]; found && f.Policy != "" {
+					q.Fixed, q.Detail = balance.PolicyDeadLetter, "policy "+f.Policy
+				} else if found {
+					q.Fixed, q.Detail = balance.Prepared, "transaction "+f.XID
+				}
+				queues = append(queues, q)
+			}
+			if offset += len(list.Queues); len(list.Queues) == 0 || offset >= list.Total {
+				return nil
+			}
 		}
 		denied, err := deniedOf(ctx, c, slices.Sorted(maps.Keys(placed)))
 		for _, name := range denied {
@@ -183,7 +195,9 @@ func queuesOf(
 	if err != nil {
 		return nil, fmt.Errorf("list the queues of pair %s: %w", p.GetName(), err)
 	}
-	return queues, nil
+	// Two pages can contain the same queue.
+	slices.SortFunc(queues, func(a, b balance.Queue) int { return strings.Compare(a.Name, b.Name) })
+	return slices.CompactFunc(queues, func(a, b balance.Queue) bool { return a.Name == b.Name }), nil
 }
 
 // listed returns the queues of a pair on which the caller has a right.
