@@ -143,6 +143,53 @@ func testManyCorruptMessages(t *testing.T) {
 	d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "orders"})
 	require.NoError(t, err)
 	require.Equal(t, []uint64{1}, d.GetSequences())
+
+	dry, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "other", DryRun: true})
+	require.NoError(t, err)
+	require.Len(t, dry.GetSequences(), others)
+	d, err = n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: "other", Only: dry.GetSequences()})
+	require.NoError(t, err)
+	require.Len(t, d.GetSequences(), others)
+	require.Zero(t, n.stored("other"))
+}
+
+// Discarded messages are removed although the queue retains acknowledged messages.
+func TestCorruptRetainedMessages(t *testing.T) { simulated(t, testCorruptRetainedMessages) }
+
+func testCorruptRetainedMessages(t *testing.T) {
+	n := startAlone(t, func(c *config.Config) { c.Data.Dir = t.TempDir() })
+	require.NoError(t, n.createWith("log", &pb.QueueConfig{RetentionMessages: 10}))
+	_, err := n.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{
+		Name: "unread", Config: &pb.QueueConfig{RetentionMessages: 10}, Topic: true,
+	})
+	require.NoError(t, err)
+	for _, queue := range []string{"log", "unread"} {
+		for _, name := range []string{"first", "second", "third"} {
+			n.publish(queue, strings.Repeat(name+"-of-"+queue, 2000))
+		}
+	}
+	n.drain("log", 1)
+	_, err = n.admin.Checkpoint(t.Context(), &pb.CheckpointRequest{})
+	require.NoError(t, err)
+	n.stop()
+	for _, body := range []string{"first-of-log", "second-of-log", "second-of-unread"} {
+		flipIn(t, datadir.PageFile(n.config.Data.Dir), body)
+	}
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	damaged := func() []*pb.DamagedMessage {
+		r, err := n.admin.Verify(t.Context(), &pb.VerifyRequest{Deep: true, FullSpeed: true})
+		require.NoError(t, err)
+		return r.GetNodes()[0].GetDamaged()
+	}
+	require.Len(t, damaged(), 3)
+	for queue, corrupt := range map[string][]uint64{"log": {1, 2}, "unread": {2}} {
+		d, err := n.admin.DropDamaged(t.Context(), &pb.DropDamagedRequest{Queue: queue})
+		require.NoError(t, err)
+		require.Equal(t, corrupt, d.GetSequences())
+		require.Equal(t, 3-uint64(len(corrupt)), n.stored(queue))
+	}
+	require.Empty(t, damaged())
 }
 
 // After a flush, the archive contains all acknowledged messages. A node with an empty data directory starts a new

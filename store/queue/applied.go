@@ -12,8 +12,8 @@ type Counts struct {
 	Transactions, Refused uint64
 	// Published counts the messages of publishes, without duplicates and forwards. PublishedBytes is their size.
 	Published, PublishedBytes uint64
-	// Acknowledged counts messages acknowledged with OpAck or OpTake, once per subscription. It does not count messages
-	// that another operation acknowledged, such as a purge, a move or an expiry.
+	// Acknowledged counts messages acknowledged with OpAck or OpTake, once per subscription of a client. It does not
+	// count messages that another operation acknowledged, such as a purge, a move or an expiry.
 	Acknowledged uint64
 	// Released counts messages released with OpRelease, for example after a nack, once per subscription and release.
 	Released uint64
@@ -45,7 +45,9 @@ func (c *Counts) count(o *txn.Op, r *txn.OpResult) {
 		c.Published += r.Changed
 		c.PublishedBytes += uint64(len(o.Raw))
 	case txn.OpAck, txn.OpTake:
-		c.Acknowledged += r.Changed
+		if o.Sub != txn.RetentionSub {
+			c.Acknowledged += r.Changed
+		}
 	case txn.OpRelease:
 		c.Released += r.Changed
 	case txn.OpMove:

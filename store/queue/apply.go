@@ -184,7 +184,7 @@ func (s *State) checkOp(o *txn.Op, checked *checkedSequences) txn.Code {
 		o.Code == txn.OpTake || o.Code == txn.OpAlterSubscription ||
 		(o.Code == txn.OpPurge || o.Code == txn.OpPause) && o.Sub != 0 ||
 		o.Code == txn.OpSeek && o.Sub != txn.RetentionSub {
-		if sub = q.Sub(o.Sub); sub == nil {
+		if sub = q.subOf(o); sub == nil {
 			return txn.ErrSubscriptionNotFound
 		}
 	}
@@ -428,7 +428,7 @@ func (s *State) changeOp(o *txn.Op, r *txn.OpResult) {
 			s.publish(q, o)
 		}
 	case txn.OpAck, txn.OpTake:
-		sub := q.Sub(o.Sub)
+		sub := q.subOf(o)
 		for rg := range o.Ranges {
 			r.Changed += s.ack(sub, rg.First, rg.Last)
 		}

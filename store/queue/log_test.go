@@ -34,7 +34,6 @@ func TestRetentionKeepsAcknowledged(t *testing.T) {
 	require.Nil(t, q.Sub(txn.RetentionSub))
 	require.Nil(t, q.SubByName(""))
 	for _, fill := range []func(b *txn.Builder){
-		func(b *txn.Builder) { b.Ack(q.id, txn.RetentionSub, txn.Range{First: 1, Last: 9}) },
 		func(b *txn.Builder) { b.Release(q.id, txn.RetentionSub, txn.Range{First: 1, Last: 9}) },
 		func(b *txn.Builder) { b.Purge(q.id, txn.RetentionSub) },
 		func(b *txn.Builder) { b.DeleteSubscription(q.id, txn.RetentionSub) },
@@ -68,6 +67,37 @@ func TestRetentionKeepsAcknowledged(t *testing.T) {
 	require.Equal(t, uint64(81), floor, "a retention that is set later begins with the live messages")
 	require.Equal(t, uint64(20), d.do(func(b *txn.Builder) { b.Purge(q.id, 0) }).Ops[0].Changed)
 	require.Zero(t, q.Messages(), "a purge of the whole queue deletes retained messages")
+}
+
+// An acknowledgement for the hidden subscription removes retained messages that no other subscription needs.
+func TestRetainedMessagesAreDiscarded(t *testing.T) {
+	d := newDriver(t)
+	retained := txn.Config{RetentionMessages: 50}
+	q := d.queue("q", retained, "a")
+	d.publish(q, 10)
+	d.ack(q, 1, 1, 5)
+	counts := d.s.Counts()
+	discard := func(first, last uint64) uint64 {
+		t.Helper()
+		return d.ack(q, txn.RetentionSub, first, last)
+	}
+	require.Equal(t, uint64(1), discard(3, 3))
+	require.Zero(t, discard(3, 3))
+	require.True(t, q.Dead(3))
+	require.Equal(t, uint64(1), discard(7, 7))
+	require.False(t, q.Dead(7), "a subscription needs it")
+	d.ack(q, 1, 7, 7)
+	require.True(t, q.Dead(7))
+	require.Equal(t, uint64(8), q.Messages())
+	require.Equal(t, counts.Acknowledged+1, d.s.Counts().Acknowledged, "only those of subscriptions of clients")
+	require.Equal(t, txn.OpResult{FirstSequence: 1, Changed: 8}, d.seek(q, 1, 1))
+	require.Empty(t, d.s.Check())
+
+	r := d.apply(nil, func(b *txn.Builder) { b.Ack(q.id, txn.RetentionSub, txn.Range{First: 1, Last: 11}) })
+	require.ErrorIs(t, r.Err(), txn.ErrBeyondEnd)
+	d.do(func(b *txn.Builder) { b.AlterQueue(q.id, txn.Config{}, txn.Retention) })
+	r = d.apply(nil, func(b *txn.Builder) { b.Ack(q.id, txn.RetentionSub, txn.Range{First: 1, Last: 1}) })
+	require.ErrorIs(t, r.Err(), txn.ErrSubscriptionNotFound)
 }
 
 // A trim proposal is ignored if another retention was set before it is applied.

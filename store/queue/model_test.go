@@ -423,9 +423,13 @@ func (m *model) operation(
 	if beyond {
 		code = txn.ErrBeyondEnd
 	}
-	if k == 8 {
+	switch {
+	case k == 8:
 		b.Release(q.id, s.id, ranges...)
-	} else {
+	case q.hidden != nil && m.rng.IntN(8) == 0: // corrupt messages are discarded
+		s = q.hidden
+		b.Ack(q.id, s.id, ranges...)
+	default:
 		b.Ack(q.id, s.id, ranges...)
 	}
 	return code, func() {

@@ -14,14 +14,23 @@ import (
 // Clients cannot list, name or consume from this subscription. It needs the retained messages, so the messages remain
 // live. The active raises the floor of the subscription with OpSeek. Operations that acknowledge a message for all
 // subscriptions also acknowledge it for this one: a purge of the whole queue, the overflow policy drop-head, the
-// expiry of a message, and a forward that moves it. The hidden subscription never needs such a message again. A new
-// hidden subscription needs all live messages (setRetention).
+// expiry of a message, and a forward that moves it. The node discards corrupt messages with an OpAck for each
+// subscription, including this one. The hidden subscription never needs such a message again. A new hidden
+// subscription needs all live messages (setRetention).
 
 func (q *Queue) retention() *Sub {
 	if n := len(q.subs); n > 0 && q.subs[n-1].id == txn.RetentionSub {
 		return q.subs[n-1]
 	}
 	return nil
+}
+
+// subOf returns the subscription of an operation, or nil. An OpAck may name the hidden subscription.
+func (q *Queue) subOf(o *txn.Op) *Sub {
+	if o.Code == txn.OpAck && o.Sub == txn.RetentionSub {
+		return q.retention()
+	}
+	return q.Sub(o.Sub)
 }
 
 func (q *Queue) clients() []*Sub {

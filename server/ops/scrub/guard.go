@@ -35,7 +35,7 @@ const (
 	firstScrub    = time.Minute
 	firstVerify   = 10 * time.Second
 	handOverRetry = time.Second
-	// maxDropped is the maximum number of messages that one call of DropDamaged acknowledges.
+	// maxDropped is the maximum number of messages that one transaction of DropDamaged acknowledges.
 	maxDropped = 1000
 )
 
@@ -172,9 +172,10 @@ func (g *Guard) Difference() string {
 	return g.differ
 }
 
-// DropDamaged acknowledges at most maxDropped corrupt messages of a queue, and returns their sequences. In a pair, it
-// acknowledges only messages of which the other node is known to have no intact copy. If only is not empty, other
-// sequences are ignored. With dryRun, it only returns the sequences.
+// DropDamaged acknowledges the corrupt messages of a queue, also for the retention, and returns their sequences. In a
+// pair, it acknowledges only messages of which the other node is known to have no intact copy. If only is not empty,
+// other sequences are ignored. With dryRun, it only returns the sequences. After an error, a part of the messages may
+// be acknowledged.
 func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dryRun bool) ([]uint64, error) {
 	session, err := g.o.Serving.Session()
 	if err != nil {
@@ -187,33 +188,55 @@ func (g *Guard) DropDamaged(ctx context.Context, name string, only []uint64, dry
 	if err != nil {
 		return nil, err
 	}
+	selected := make(map[uint64]bool, len(only))
+	for _, seq := range only {
+		selected[seq] = true
+	}
 	var sequences []uint64
-	var ranges []txn.Range
 	for _, m := range g.o.Store.Repair().Damaged(math.MaxInt) {
-		if len(sequences) == maxDropped {
-			break
-		}
-		if m.Queue == info.ID && m.Lost && (len(only) == 0 || slices.Contains(only, m.Sequence)) {
+		if m.Queue == info.ID && m.Lost && (len(only) == 0 || selected[m.Sequence]) {
 			sequences = append(sequences, m.Sequence)
-			ranges = append(ranges, txn.Range{First: m.Sequence, Last: m.Sequence})
 		}
 	}
-	if dryRun || len(sequences) == 0 {
+	if dryRun {
 		return sequences, nil
 	}
-	if _, err := txn.Propose(ctx, session.Primary, time.Now(), func(b *txn.Builder) {
-		for _, sub := range info.Subscriptions {
-			b.Ack(info.ID, sub.ID, ranges...)
+	for dropped := range slices.Chunk(sequences, maxDropped) {
+		if err := g.drop(ctx, session, &info, dropped); err != nil {
+			return nil, fmt.Errorf("commit: %w", err)
 		}
-	}); err != nil {
-		return nil, fmt.Errorf("commit: %w", err)
 	}
-	for _, sub := range info.Subscriptions {
-		session.Consumers.Settled(dispatch.Key{Queue: info.ID, Sub: sub.ID}, ranges, nil)
-	}
-	g.log.Warn("messages discarded: no node has an intact copy", zap.String("queue", name),
-		zap.Uint64s("sequences", sequences))
 	return sequences, nil
+}
+
+// drop acknowledges messages for all subscriptions of a queue, including the hidden one of the retention.
+func (g *Guard) drop(ctx context.Context, s *session.Session, queue *query.QueueInfo, sequences []uint64) error {
+	ranges := make([]txn.Range, len(sequences))
+	for i, seq := range sequences {
+		ranges[i] = txn.Range{First: seq, Last: seq}
+	}
+	subs := make([]uint32, 0, len(queue.Subscriptions)+1)
+	for _, sub := range queue.Subscriptions {
+		subs = append(subs, sub.ID)
+	}
+	if queue.Config.Retains() {
+		subs = append(subs, txn.RetentionSub)
+	}
+	for acked := range slices.Chunk(subs, txn.MaxOps) {
+		if _, err := txn.Propose(ctx, s.Primary, time.Now(), func(b *txn.Builder) {
+			for _, sub := range acked {
+				b.Ack(queue.ID, sub, ranges...)
+			}
+		}); err != nil {
+			return err
+		}
+	}
+	for _, sub := range queue.Subscriptions {
+		s.Consumers.Settled(dispatch.Key{Queue: queue.ID, Sub: sub.ID}, ranges, nil)
+	}
+	g.log.Warn("messages discarded: no node has an intact copy", zap.String("queue", queue.Name),
+		zap.Uint64s("sequences", sequences))
+	return nil
 }
 
 // partnerOr returns the node to compare with, or an error with the reason why a comparison is impossible. If this
