@@ -35,15 +35,22 @@ func NotActive(st *failover.Status, next failover.NodeInfo) *apierror.NotActiveE
 	return out
 }
 
-// FindNode returns the UUID of the node with the given name or UUID. st.Record must not be nil. Errors wrap
-// ErrInvalid and list the known nodes.
-func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
-	nodes := slices.Clone(st.Record.Nodes)
+// KnownNodes returns the nodes in the cluster record and the other nodes that have announced themselves.
+func KnownNodes(st *failover.Status) (nodes []failover.NodeInfo) {
+	if st.Record != nil {
+		nodes = slices.Clone(st.Record.Nodes)
+	}
 	for _, l := range st.Live {
 		if !slices.ContainsFunc(nodes, func(n failover.NodeInfo) bool { return n.ID == l.Node.ID }) {
 			nodes = append(nodes, l.Node)
 		}
 	}
+	return nodes
+}
+
+// FindNode returns the UUID of the node with the given name or UUID. Errors wrap ErrInvalid and list the known nodes.
+func FindNode(st *failover.Status, called string) (uuid.UUID, error) {
+	nodes := KnownNodes(st)
 	var found []uuid.UUID
 	names := make([]string, 0, len(nodes))
 	for _, n := range nodes {

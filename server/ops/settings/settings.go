@@ -189,7 +189,8 @@ func (s *Settings) Change(ctx context.Context, c Change) error {
 }
 
 // edit applies c to r, for one node or, if node is uuid.Nil, for both. In the second case, it removes the values of
-// individual nodes. It returns an error if the resulting settings are invalid.
+// individual nodes. If it resets a setting of one node, a value for both nodes becomes a value of the other node. It
+// returns an error if the resulting settings are invalid.
 func (s *Settings) edit(r *maintenance.RunningSettings, node uuid.UUID, c *Change) error {
 	set := func(key, text string) {
 		r.Set(node, key, text)
@@ -203,6 +204,9 @@ func (s *Settings) edit(r *maintenance.RunningSettings, node uuid.UUID, c *Chang
 		set(key, text)
 	}
 	for _, key := range c.Unset {
+		if common := r.Pair[key]; node != uuid.Nil && common != "" {
+			s.splitCommon(r, key, common)
+		}
 		set(key, "")
 	}
 	// The new values are valid, but values set earlier may not be valid on this node.
@@ -215,6 +219,17 @@ func (s *Settings) edit(r *maintenance.RunningSettings, node uuid.UUID, c *Chang
 		return apierror.Invalid(err)
 	}
 	return nil
+}
+
+// splitCommon replaces a value for both nodes with values of the individual nodes.
+func (s *Settings) splitCommon(r *maintenance.RunningSettings, key, common string) {
+	r.Set(uuid.Nil, key, "")
+	st := s.o.Runner.Status()
+	for _, n := range protoconv.KnownNodes(&st) {
+		if r.Nodes[n.ID][key] == "" {
+			r.Set(n.ID, key, common)
+		}
+	}
 }
 
 // target validates the keys of c. It returns the node to change, or uuid.Nil for both nodes.

@@ -3,6 +3,7 @@
 package settings_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -50,4 +51,45 @@ func testInvalidChange(t *testing.T, w *simpair.World) {
 	both["limits.message-bytes"] = "1MiB"
 	require.NoError(t, change(both))
 	require.ElementsMatch(t, []string{"limits.message-bytes", "log.level", "min-in-sync"}, changed())
+}
+
+// A value that was set on both nodes can be reset on one of them. It remains set on the other node.
+func TestUnsetOnOneNode(t *testing.T) { simpair.Test(t, testUnsetOnOneNode) }
+
+func testUnsetOnOneNode(t *testing.T, w *simpair.World) {
+	active, standby := w.StartPair()
+	change := func(req *pb.ChangeSettingsRequest) {
+		t.Helper()
+		_, err := pb.NewMaintenanceServiceClient(active.Conn()).ChangeSettings(t.Context(), req)
+		require.NoError(t, err)
+	}
+	level := func(n *simpair.Node) (value string, changed bool) {
+		r, err := pb.NewMaintenanceServiceClient(n.Conn()).ListSettings(t.Context(), &pb.ListSettingsRequest{})
+		require.NoError(t, err)
+		i := slices.IndexFunc(r.GetSettings(), func(s *pb.RunningSetting) bool { return s.GetName() == "log.level" })
+		return r.GetSettings()[i].GetValue(), r.GetSettings()[i].GetChanged()
+	}
+	wait := func(n *simpair.Node, want string, wantChanged bool) {
+		t.Helper()
+		w.Eventually(func() bool {
+			value, changed := level(n)
+			return value == want && changed == wantChanged
+		}, "log.level is not %s", want)
+	}
+	configured, _ := level(active)
+	for name, one := range map[string]*simpair.Node{"a": active, "b": standby} {
+		other := active
+		if one == active {
+			other = standby
+		}
+		change(&pb.ChangeSettingsRequest{Set: map[string]string{"log.level": "warn"}})
+		wait(one, "warn", true)
+		wait(other, "warn", true)
+		change(&pb.ChangeSettingsRequest{Unset: []string{"log.level"}, Node: name})
+		wait(one, configured, false)
+		wait(other, "warn", true)
+	}
+	change(&pb.ChangeSettingsRequest{Unset: []string{"log.level"}})
+	wait(active, configured, false)
+	wait(standby, configured, false)
 }

@@ -184,8 +184,8 @@ func unsetCommand(env *cli.Env) *cobra.Command {
 	var node string
 	cmd := &cobra.Command{
 		Use: "unset NAME", Short: "Restore the configured value of a setting",
-		Long: `Remove the value set by lockstep settings set, so that the configuration of each node applies again. With
---node, only a value that was set for this node is removed: a value for both nodes still applies.`,
+		Long: `Remove a value set by lockstep settings set, on both nodes or on the node in --node. The configuration of each
+node applies again within a second. With --node, a value that was set on both nodes remains set on the other node.`,
 		Example: "  lockstep settings unset log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -237,6 +237,8 @@ func changeRunning(ctx context.Context, env *cli.Env, name string, req *pb.Chang
 			}
 		}
 		switch text, set := req.GetSet()[name]; {
+		case !set && req.GetNode() != "":
+			return env.Print.Sentence("%s is reset to the configured value on node %s", name, req.GetNode())
 		case !set:
 			return env.Print.Sentence("%s is reset to the configured value", name)
 		case req.GetNode() != "":
