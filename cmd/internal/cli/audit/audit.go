@@ -39,10 +39,12 @@ func tailCommand(env *cli.Env) *cobra.Command {
 	var last uint32
 	req := &pb.TailAuditRequest{}
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Show recent audit records",
-		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first. The
-command requires the audit right. Repetitions of a denied request within ten seconds are counted in one record. Records
-from before the last start of a node are shown only if its setting audit.file is set.
+		Use: "tail", Short: "Show recent records of both nodes",
+		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
+A node keeps the last 1,000 records in memory, and reads them from audit.file, if set, after a restart. With
+--follow, also print new records until Ctrl-C, in the order of their arrival. The command then reports a node that does
+not respond on standard error, and connects to this node again. Otherwise, if a node does not respond, its records are
+missing, and the exit code is 1.
 
 With --follow, also print new records until Ctrl-C, or until no node responds. All records are then printed in the order
 of their arrival.
@@ -128,33 +130,6 @@ func newest(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAud
 	}
 	if len(records) == 0 && len(failed) == 0 {
 		return env.Print.Sentence("no matching records")
-	}
-	return errors.Join(failed...)
-}
-
-// follow prints the most recent records, then new ones until ctx ends or no node responds.
-func follow(ctx context.Context, env *cli.Env, c *client.Client, req *pb.TailAuditRequest) error {
-	answers, err := query(ctx, env, c, req)
-	if err != nil {
-		return err
-	}
-	var failed []error
-	for a := range answers {
-		if a.err != nil && ctx.Err() == nil {
-			failed = append(failed, a.err)
-		}
-		if n := a.resp.GetMissed(); n > 0 {
-			if err := env.Print.Sentence("skipped %d records of %s: this client is too slow; see the audit file of the node", n,
-				a.address); err != nil {
-				return err
-			}
-		}
-		for _, r := range a.resp.GetRecords() {
-			one := audit.FromProto(r)
-			if err := show(env, &one); err != nil {
-				return err
-			}
-		}
 	}
 	return errors.Join(failed...)
 }

@@ -3,11 +3,20 @@
 package audit_test
 
 import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"io"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/cmd/internal/commands"
+	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
 // Each request to either node is recorded with caller, method and result, but without message contents.
@@ -41,4 +50,54 @@ func TestAuditTail(t *testing.T) {
 	require.NotContains(t, text, "a body")
 	require.NotContains(t, text, "Publish", "message calls are not administrative")
 	require.Empty(t, c.Lines("audit", "tail", "--principal", "ann"))
+}
+
+// --follow reports a node that has stopped, and continues with its new records after a restart. Each record is printed
+// once.
+func TestFollowReconnects(t *testing.T) {
+	settings := harness.SmallNodes()
+	settings["audit.file"] = filepath.Join(t.TempDir(), "audit.jsonl")
+	p, c := clitest.StartNodesWith(t, true, settings)
+	c.OK("queue", "create", "older")
+	for range 3 {
+		c.OK("queue", "purge", "older", "--yes")
+	}
+	c.OK("queue", "create", "first")
+	ctx, stop := context.WithCancel(t.Context())
+	stdout, out := io.Pipe()
+	stderr, errOut := io.Pipe()
+	code := make(chan int, 1)
+	go func() {
+		code <- commands.Run(ctx, strings.Fields("audit tail --follow --last 3 --method CreateQueue -o json"),
+			c.Process(strings.NewReader(""), out, errOut))
+		_, _ = out.Close(), errOut.Close()
+	}()
+	records, reports := bufio.NewScanner(stdout), bufio.NewScanner(stderr)
+	next := func() string {
+		t.Helper()
+		require.True(t, records.Scan(), "the command has ended")
+		var r struct{ Object string }
+		require.NoError(t, json.Unmarshal(records.Bytes(), &r))
+		return r.Object
+	}
+	require.Equal(t, "first", next())
+	for _, queue := range []string{"second", "third"} {
+		require.NoError(t, p.Nodes[0].Stop())
+		require.True(t, reports.Scan(), "the command has ended")
+		require.Contains(t, reports.Text(), p.Nodes[0].Address)
+		require.NoError(t, p.Nodes[0].Start())
+		require.NoError(t, p.WaitReady(t.Context(), nil))
+		c.OK("queue", "create", queue)
+		require.Equal(t, queue, next())
+	}
+	stop()
+	require.False(t, records.Scan())
+	require.Equal(t, cli.ExitOK, <-code)
+}
+
+// --follow fails if no node responds.
+func TestFollowNothing(t *testing.T) {
+	c := clitest.CLI{T: t, Addr: "127.0.0.1:1"}
+	_, stderr, code := c.Run("", "audit", "tail", "--follow")
+	require.Equal(t, cli.ExitError, code, stderr)
 }
