@@ -20,11 +20,11 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/output"
+	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// maxLineBytes is the maximum size of a message read from standard input. It is the default and the maximum of
-// limits.message-bytes.
-const maxLineBytes = 64 << 20
+// maxLineBytes is the maximum size of a message read from standard input: the maximum of limits.message-bytes.
+const maxLineBytes = txn.MaxBodyBytes
 
 // PublishCommand returns the `lockstep publish` command.
 func PublishCommand(env *cli.Env) *cobra.Command {
@@ -196,16 +196,22 @@ func sendFiles(files []string, send func([]byte) error) error {
 
 func sendLines(r io.Reader, send func([]byte) error) error {
 	s := bufio.NewScanner(r)
-	s.Buffer(nil, maxLineBytes)
+	s.Buffer(nil, maxLineBytes+len("\r\n"))
 	lines := 0
+	long := func() error {
+		return fmt.Errorf("standard input: line %d is longer than a message may be (%s); the lines before it were published",
+			lines+1, output.Bytes(uint64(maxLineBytes)))
+	}
 	for ; s.Scan(); lines++ {
+		if len(s.Bytes()) > maxLineBytes {
+			return long()
+		}
 		if err := send([]byte(s.Text())); err != nil {
 			return err
 		}
 	}
 	if errors.Is(s.Err(), bufio.ErrTooLong) {
-		return cli.WithHint(fmt.Errorf("standard input: line %d is longer than %s; the lines before it were published",
-			lines+1, output.Bytes(uint64(maxLineBytes))), "`--file` if the node accepts larger messages")
+		return long()
 	}
 	if err := s.Err(); err != nil {
 		return fmt.Errorf("standard input: %w", err)

@@ -97,8 +97,7 @@ func requestBody(env *cli.Env, args []string, file string) ([]byte, error) {
 		return nil, fmt.Errorf("standard input: %w", err)
 	}
 	if len(b) > maxLineBytes {
-		return nil, cli.WithHint(fmt.Errorf("standard input is larger than %s", output.Bytes(maxLineBytes)),
-			"`--file` if the node accepts larger messages")
+		return nil, fmt.Errorf("standard input is larger than a message may be (%s)", output.Bytes(maxLineBytes))
 	}
 	return b, nil
 }

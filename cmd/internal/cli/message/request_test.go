@@ -4,6 +4,7 @@ package message
 
 import (
 	"bytes"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -21,4 +22,26 @@ func TestLongRequest(t *testing.T) {
 	body, err := requestBody(env, nil, "")
 	require.NoError(t, err)
 	require.Len(t, body, maxLineBytes)
+}
+
+// A line may be as long as a message. The lines before a longer one are sent.
+func TestLongLine(t *testing.T) {
+	long := strings.Repeat("x", maxLineBytes)
+	for name, tc := range map[string]struct {
+		input string
+		want  []int // lengths of the sent messages
+		fails bool
+	}{
+		"longest":       {"a\r\n" + long + "\r\nb\r\n", []int{1, maxLineBytes, 1}, false},
+		"too long":      {"a\n" + long + "x\nb\n", []int{1}, true},
+		"much too long": {"a\n" + long + "xxx\nb\n", []int{1}, true},
+	} {
+		var sent []int
+		err := sendLines(strings.NewReader(tc.input), func(b []byte) error {
+			sent = append(sent, len(b))
+			return nil
+		})
+		require.Equal(t, tc.want, sent, name)
+		require.Equal(t, tc.fails, err != nil, name)
+	}
 }
