@@ -114,8 +114,10 @@ func request(
 		// At the pair of the request queue, a service can acknowledge the request and publish the reply in one transaction.
 		PlacementGroup: queue,
 	}
+	var published error
+	defer func() { err = outcomeOf(err, published) }()
 	if _, _, err := admin.New(c).CreateQueue(ctx, m.ReplyTo, o); err != nil {
-		return err
+		return fmt.Errorf("request not published: %w", err)
 	}
 	defer func() {
 		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
@@ -131,8 +133,8 @@ func request(
 	if err != nil {
 		return err
 	}
-	if _, err := producer.Publish(ctx, queue, m); err != nil {
-		return err
+	if _, published = producer.Publish(ctx, queue, m); published != nil {
+		return published
 	}
 	for {
 		d, err := answers.Receive(ctx)
@@ -152,4 +154,23 @@ func request(
 			return err
 		}
 	}
+}
+
+// knownError is an error of a command with a known outcome. It does not match client.ErrOutcomeUnknown, although an
+// auxiliary request of the command may have an unknown outcome.
+type knownError struct{ error }
+
+func (e knownError) Is(target error) bool {
+	return target != client.ErrOutcomeUnknown && errors.Is(e.error, target)
+}
+
+func (e knownError) As(target any) bool { return errors.As(e.error, target) }
+
+// outcomeOf returns err. The result matches client.ErrOutcomeUnknown only if published, the error of the publish of the
+// request, does.
+func outcomeOf(err, published error) error {
+	if err == nil || errors.Is(published, client.ErrOutcomeUnknown) {
+		return err
+	}
+	return knownError{err}
 }
