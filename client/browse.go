@@ -105,7 +105,7 @@ func (b *browser) run(ctx context.Context) {
 		if isEOF(err) {
 			continue // the node ended the stream at a limit of one call
 		}
-		e := way.follow(asError(ctx, t.node.address, err), nil)
+		e := way.follow(b.client.nodeError(ctx, t, err), nil)
 		if way.moved {
 			last = way.round
 			continue

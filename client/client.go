@@ -175,7 +175,7 @@ func (c *Client) do(
 			d.answered()
 			return nil
 		}
-		e := asError(ctx, t.node.address, err)
+		e := c.nodeError(ctx, t, err)
 		if !e.answered() {
 			d.unanswered()
 		}
@@ -187,7 +187,7 @@ func (c *Client) do(
 			continue
 		}
 		d.renew(pair, e)
-		if e.blocked() && !d.unknown && c.failsFast(t) || c.opts.AnySite && e.isReplica() {
+		if e.blocked() && !d.unknown && c.failsFast(t) {
 			e = e.refused()
 		}
 		if !e.retry() && !c.opts.tokens.isFresh(ctx, e, began, &refusals) {
@@ -197,6 +197,16 @@ func (c *Client) do(
 		pair.locator.failed(e)
 		pair.locator.pause(ctx, t, max(retry.NextBackOff(), e.retryAfter))
 	}
+}
+
+// nodeError is asError for the error of t. With AnySite, the refusal of a replica is permanent, because the client does
+// not use the primary site.
+func (c *Client) nodeError(ctx context.Context, t *target, err error) *Error {
+	e := asError(ctx, t.node.address, err)
+	if c.opts.AnySite && e.isReplica() {
+		return e.refused()
+	}
+	return e
 }
 
 // failsFast reports whether a request that t refuses temporarily must fail immediately, because FailFast is set and

@@ -50,7 +50,7 @@ func (co *Consumer) run(ctx context.Context) {
 			retry.Reset()
 			refusals = 0
 		}
-		e, moved := co.follow(asError(ctx, t.node.address, err), attached)
+		e, moved := co.follow(co.client.nodeError(ctx, t, err), attached)
 		if moved {
 			continue
 		}

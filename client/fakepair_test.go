@@ -343,6 +343,14 @@ func (p *fakePair) handOver(every int) {
 }
 
 func (n *fakeNode) PublishStream(s pb.QueueService_PublishStreamServer) error {
+	n.pair.mu.Lock()
+	err := n.primary()
+	n.pair.mu.Unlock()
+	if err != nil {
+		st, err := status.Convert(err).WithDetails(&pb.Submitted{})
+		require.NoError(n.pair.t, err)
+		return st.Err()
+	}
 	first := true
 	refused := make(map[string]*pb.RequestError)
 	for {

@@ -40,8 +40,9 @@ type Options struct {
 	// other pairs of a fleet. Requests for queues of other pairs then return [ErrRefused].
 	FixedAddresses bool
 	// AnySite restricts the client to one of two sites, for administration. The client uses the active node of the pair
-	// in Addresses even if the pair is a replica. Transactions and administrative calls that only the primary serves
-	// then return [ErrRefused] with the reason REPLICA. Addresses must not include nodes of both pairs.
+	// in Addresses even if the pair is a replica, and does not use the other site. Calls, publishes and consumers then
+	// fail with [ErrRefused] and the reason REPLICA if only the primary serves them. Addresses must not include nodes of
+	// both pairs.
 	AnySite bool
 	// MaxMessageBytes is the maximum size of a message body, 64 MiB by default. The client rejects larger messages with
 	// [ErrLimit].

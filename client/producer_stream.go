@@ -45,7 +45,7 @@ func (pl *pipeline) run(ctx context.Context) {
 			retry.Reset()
 			refusals = 0
 		}
-		e := asError(ctx, t.node.address, err)
+		e := pl.client.nodeError(ctx, t, err)
 		if e.reason == pb.ErrorReason_ERROR_REASON_SPLIT && pl.split(e.submitted) {
 			continue // the same node accepts the publishes one by one
 		}

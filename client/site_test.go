@@ -319,6 +319,26 @@ func testAnySite(t *testing.T) {
 	require.Equal(t, "REPLICA", e.Reason)
 	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 
+	// Nor does the replica serve streams.
+	refused := map[string]error{}
+	_, refused["publish"] = c.Publish(soon(t), "q", message("a"))
+	producer, err := c.NewProducer(soon(t), client.ProducerOptions{})
+	require.NoError(t, err)
+	first, second := producer.PublishAsync(soon(t), "q", message("a")), producer.PublishAsync(soon(t), "q", message("b"))
+	_, refused["first"] = first.Wait(soon(t))
+	_, refused["second"] = second.Wait(soon(t))
+	require.NoError(t, producer.Close())
+	_, refused["consume"] = c.Consume(soon(t), "q", client.ConsumerOptions{})
+	for _, err := range c.Browse(soon(t), "q", client.BrowseOptions{}) {
+		refused["browse"] = err
+	}
+	for name, err := range refused {
+		require.ErrorIs(t, err, client.ErrRefused, name)
+		require.NotErrorIs(t, err, client.ErrOutcomeUnknown, name)
+		require.ErrorAs(t, err, &e, name)
+		require.Equal(t, "REPLICA", e.Reason, name)
+	}
+
 	// Neither a promotion of the other site nor the addresses of its nodes have an effect.
 	p.setSites(primary, 3, primary, 2)
 	synctest.Wait()
