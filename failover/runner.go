@@ -215,8 +215,14 @@ func (r *Runner) requestSwitchover(ctx context.Context, to uuid.UUID) (Switchove
 	return e, err
 }
 
-// request posts an event and waits for the effect with the given ID. It returns ErrStopped or the context's error.
+// request posts an event and waits for the effect with the given ID. It returns ErrStopped or the context's error. If
+// Run returns after the event was posted, the error also wraps ErrUnknownOutcome.
 func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (none E, err error) {
+	select {
+	case <-r.stopped:
+		return none, ErrStopped
+	default:
+	}
 	done := make(chan Effect, 1)
 	r.mu.Lock()
 	r.waiters[id] = done
@@ -231,7 +237,7 @@ func request[E Effect](ctx context.Context, r *Runner, id string, ev Event) (non
 	case e := <-done:
 		return e.(E), nil //nolint:forcetypeassert // IDs are unique
 	case <-r.stopped:
-		return none, ErrStopped
+		return none, fmt.Errorf("%w: %w", ErrUnknownOutcome, ErrStopped)
 	case <-ctx.Done():
 		return none, ctx.Err()
 	}

@@ -39,7 +39,8 @@ func AdoptedFence(found Record, end lsn.Position, fences ...Fence) Fence {
 	return Fence{Config: next.Config + 1, Term: next.Term + 1}
 }
 
-// Find reads the coordinator's state. It returns ErrUnreachable, ErrRecordVersion or ErrRecordInvalid.
+// Find reads the coordinator's state. If no record exists, it returns a zero Found and no error. An error wraps
+// ErrUnreachable, ErrRecordVersion or ErrRecordInvalid.
 func (r *Runner) Find(ctx context.Context) (Found, error) {
 	rec, rev, err := r.opts.Coordinator.Load(ctx)
 	if err != nil && !errors.Is(err, ErrNoRecord) {
@@ -50,8 +51,7 @@ func (r *Runner) Find(ctx context.Context) (Found, error) {
 
 // Adopt rebuilds the cluster record after the coordinator has lost it, or was restored to an older state (INV-9). In
 // the new record this node is the active, and the only in-sync member unless it is already active. The caller has made
-// the checks that AdoptRequested requires. If the error wraps ErrUnknownOutcome, or ctx has ended, the record may have
-// been written.
+// the checks that AdoptRequested requires. If the error wraps ErrUnknownOutcome, the record may have been written.
 func (r *Runner) Adopt(ctx context.Context, req AdoptRequest) (Record, error) {
 	id := uuid.NewString()
 	e, err := request[AdoptEnded](ctx, r, id, AdoptRequested{

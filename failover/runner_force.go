@@ -24,7 +24,7 @@ func (r *Runner) MayForce(ctx context.Context, config uint64) error {
 
 // Force activates this node although records may be missing. The other node must not have a lease, and the record
 // must still have req.Config. It returns the new record when it is written; the activation follows. If the error
-// wraps ErrUnknownOutcome, or ctx has ended, the record may have been written.
+// wraps ErrUnknownOutcome, the record may have been written.
 func (r *Runner) Force(ctx context.Context, req ForceRequest) (Record, error) {
 	err := r.requestForce(ctx, ForceRequested{
 		Config: req.Config, End: r.opts.Data.Identity().End, Committed: req.Committed,

@@ -270,6 +270,7 @@ var errorTable = []mapping{
 	// ErrOutcomeUnknown precedes the errors that it may wrap. Their reasons NOT_ACTIVE and BLOCKED mean that nothing
 	// was executed.
 	{replication.ErrOutcomeUnknown, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
+	{failover.ErrUnknownOutcome, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN},
 	{ErrReplica, pb.ErrorReason_ERROR_REASON_REPLICA},
 	{replication.ErrNotActive, pb.ErrorReason_ERROR_REASON_NOT_ACTIVE},
 	{ErrSiteLag, pb.ErrorReason_ERROR_REASON_SITE_LAG},

@@ -96,6 +96,8 @@ func TestReasonOfWrappedErrors(t *testing.T) {
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
 	err = fmt.Errorf("%w: %w", replication.ErrOutcomeUnknown, context.Canceled)
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
+	err = fmt.Errorf("%w: %w", failover.ErrForce, failover.ErrUnknownOutcome)
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN, lookup(err).reason)
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_QUEUE_FULL,
 		lookup(&txn.Error{Code: txn.ErrQueueFull, Op: 3}).reason)
 }
