@@ -120,7 +120,8 @@ func (pl *pipeline) isSingle(queue string) bool {
 	return true
 }
 
-// takeBack moves the publishes of unsubmitted requests back to pending, so that they can be canceled, or batched again.
+// takeBack moves the publishes of unsubmitted requests back to pending, or to the route of their queue if the queue is
+// moving, so that they can be canceled, or batched again.
 // It also cancels or completes the moves of routes.
 func (pl *pipeline) takeBack(s *pb.Submitted) {
 	pl.mu.Lock()

@@ -3,11 +3,11 @@
 // Package codec implements the gRPC codec of Lockstep's servers and clients, for standard protobuf. Messages that carry
 // message bodies (publish requests, deliveries, log records, pages) are decoded with a few allocations each. The bodies
 // are slices of one buffer, and the surrounding objects are allocated in slabs. Messages are encoded into pooled
-// buffers, and may encode themselves (Appender). Large fields are sent without a copy, and log records are received
-// directly into their final memory (BulkDialOptions).
+// buffers, and may encode themselves (Appender). Log records, and large fields of an Appender, are sent without a copy.
+// Log records are received directly into their final memory (BulkDialOptions).
 //
-// The codec passes unexpected input (unknown fields, repeated fields, mismatched wire types, invalid UTF-8) to the
-// protobuf library and returns its result or error.
+// The codec passes unexpected input, such as unknown fields, mismatched wire types and invalid UTF-8, to the protobuf
+// library and returns its result or error.
 package codec
 
 import (

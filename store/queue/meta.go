@@ -84,8 +84,8 @@ func (s *State) changeMeta(o *txn.Op) (changed uint64) {
 type VersionedMeta struct {
 	// Version is the logical number of the entry's last change.
 	Version uint64
-	// Sequence is the FirstSequence of the operation, usually a publish, that preceded the change in its transaction,
-	// apart from forwards. It is 0 if there was no such operation.
+	// Sequence is the FirstSequence of the last operation before the change in its transaction, usually a publish.
+	// Forwards do not count. It is 0 if there was no such operation.
 	Sequence uint64
 	// Value is the rest of the entry. The caller must not modify it.
 	Value []byte

@@ -143,7 +143,7 @@ func (c *chain) script(ctx context.Context) (err error) {
 	return c.drain(ctx)
 }
 
-// publish publishes orders until the context publishing ends. The client retries each order until it is acknowledged.
+// publish publishes orders until the first context ends. The client retries each order until it is acknowledged.
 func (c *chain) publish(publishing, ctx context.Context) error {
 	ticker := time.NewTicker(time.Second / time.Duration(c.Rate))
 	defer ticker.Stop()

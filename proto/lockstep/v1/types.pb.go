@@ -2381,7 +2381,7 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x05label\x18\x02 \x01(\tR\x05label\x12\x12\n" +
 	"\x04flag\x18\x03 \x01(\tR\x04flag\x12\x14\n" +
 	"\x05bytes\x18\x04 \x01(\bR\x05bytes\x12\x14\n" +
-	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xaf\x16\n" +
+	"\x05fixed\x18\x05 \x01(\bR\x05fixed\"\xb0\x17\n" +
 	"\vQueueConfig\x12c\n" +
 	"\fmax_messages\x18\x01 \x01(\x04B@\x82\xf9#<\n" +
 	"(maximum number of messages; 0: unlimited\x12\x10Maximum messagesR\vmaxMessages\x12]\n" +
@@ -2395,21 +2395,21 @@ const file_lockstep_v1_types_proto_rawDesc = "" +
 	"\x03ttl\x18\x05 \x01(\v2\x19.google.protobuf.DurationBS\x82\xf9#O\n" +
 	"6message time to live, such as 30s or 24h; 0: unlimited\x12\x15Messages expire afterR\x03ttl\x12q\n" +
 	"\x05delay\x18\x06 \x01(\v2\x19.google.protobuf.DurationB@\x82\xf9#<\n" +
-	"+default delivery delay of messages; 0: none\x12\rDeliver afterR\x05delay\x12\x92\x01\n" +
-	"\x10redelivery_delay\x18\a \x01(\v2\x19.google.protobuf.DurationBL\x82\xf9#H\n" +
-	"5delay before a nacked message is redelivered; 0: none\x12\x0fRedeliver afterR\x0fredeliveryDelay\x12\xa8\x01\n" +
-	"\x15redelivery_multiplier\x18\b \x01(\x01Bs\x82\xf9#o\n" +
-	"Mmultiplier of --redelivery-delay for each redelivery: 1 to 1000; 0: same as 1\x12\x1eMultiplier of redelivery delayR\x14redeliveryMultiplier\x12\x93\x01\n" +
+	"+default delivery delay of messages; 0: none\x12\rDeliver afterR\x05delay\x12\xc0\x01\n" +
+	"\x10redelivery_delay\x18\a \x01(\v2\x19.google.protobuf.DurationBz\x82\xf9#v\n" +
+	"cdelay before a message is redelivered after a nack, an expired deadline or a lost consumer; 0: none\x12\x0fRedeliver afterR\x0fredeliveryDelay\x12\xb0\x01\n" +
+	"\x15redelivery_multiplier\x18\b \x01(\x01B{\x82\xf9#w\n" +
+	"Umultiplier of --redelivery-delay for each further redelivery: 1 to 1000; 0: same as 1\x12\x1eMultiplier of redelivery delayR\x14redeliveryMultiplier\x12\x93\x01\n" +
 	"\x14redelivery_max_delay\x18\t \x01(\v2\x19.google.protobuf.DurationBF\x82\xf9#B\n" +
-	"&maximum redelivery delay; 0: unlimited\x12\x18Maximum redelivery delayR\x12redeliveryMaxDelay\x12\x91\x01\n" +
+	"&maximum redelivery delay; 0: unlimited\x12\x18Maximum redelivery delayR\x12redeliveryMaxDelay\x12\xac\x01\n" +
 	"\rretention_age\x18\n" +
-	" \x01(\v2\x19.google.protobuf.DurationBQ\x82\xf9#M\n" +
-	"?retention time of acknowledged messages; 0: no retention by age\x12\n" +
-	"Retain forR\fretentionAge\x12\x8e\x01\n" +
-	"\x0fretention_bytes\x18\v \x01(\x04Be\x82\xf9#a\n" +
-	"Oretention size of acknowledged messages, such as 10GiB; 0: no retention by size\x12\fRetain bytes \x01R\x0eretentionBytes\x12\x89\x01\n" +
-	"\x12retention_messages\x18\f \x01(\x04BZ\x82\xf9#V\n" +
-	"Cnumber of acknowledged messages to retain; 0: no retention by count\x12\x0fRetain messagesR\x11retentionMessages\x12\x8e\x01\n" +
+	" \x01(\v2\x19.google.protobuf.DurationBl\x82\xf9#h\n" +
+	"Zkeep acknowledged messages for this time after they were published; 0: no retention by age\x12\n" +
+	"Retain forR\fretentionAge\x12\xa8\x01\n" +
+	"\x0fretention_bytes\x18\v \x01(\x04B\x7f\x82\xf9#{\n" +
+	"ikeep acknowledged messages among the newest messages of this size, such as 10GiB; 0: no retention by size\x12\fRetain bytes \x01R\x0eretentionBytes\x12\x9f\x01\n" +
+	"\x12retention_messages\x18\f \x01(\x04Bp\x82\xf9#l\n" +
+	"Ykeep acknowledged messages among this number of newest messages; 0: no retention by count\x12\x0fRetain messagesR\x11retentionMessages\x12\x8e\x01\n" +
 	"\boverflow\x18\r \x01(\x0e2\x15.lockstep.v1.OverflowB[\x82\xf9#W\n" +
 	"Kaction for a publish to a full queue: reject, drop-head or dead-letter-head\x12\bOverflowR\boverflow\x12\x7f\n" +
 	"\n" +

@@ -45,12 +45,12 @@ func Commands(env *cli.Env) []*cobra.Command {
 }
 
 const long = `By default, the benchmarks start a pair on this machine with its data in a temporary directory. failover
-always does. ` + deletes + `
+always does. With --addr, publish and consume use running nodes, ` + deletes + `
 
 ` + Units
 
-const deletes = `With --addr, publish and consume use running nodes, and queues named bench-0, bench-1 and so on. Existing
-queues with these names are deleted with their messages, without confirmation.`
+const deletes = `and queues named bench-0, bench-1 and so on. Existing queues with these names are deleted with their
+messages, without confirmation.`
 
 // Units describes the units of the results of all benchmarks.
 const Units = `1 MB is 10^6 bytes. The columns "CPU s" and "RSS MB" are totals of the nodes and this process; with

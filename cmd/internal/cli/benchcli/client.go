@@ -15,7 +15,7 @@ func publishCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "publish", Short: "Measure publish throughput and latency",
 		Long: `Measure publishing. The latency is the time from the call to the acknowledgement. After the rounds, the round
-with the median rate is printed again. ` + deletes,
+with the median rate is printed again. With --addr, the command uses running nodes, ` + deletes,
 		Example: `  lockstep bench publish
   lockstep bench publish --tls --window 100
   lockstep bench publish --rate 300 --duration 30s
@@ -83,7 +83,7 @@ func consumeCommand(env *cli.Env) *cobra.Command {
 		Use: "consume", Short: "Measure consume throughput of filled queues",
 		Long: `Fill the queues with --messages messages in total, and measure the time until all are received and their
 acknowledgements are confirmed. The latency is the time that a consumer waits for its next message. After the rounds,
-the round with the median rate is printed again. ` + deletes,
+the round with the median rate is printed again. With --addr, the command uses running nodes, ` + deletes,
 		Example: "  lockstep bench consume\n  lockstep bench consume --consumers 5 --queues 5 --size 512,15000\n" +
 			"  lockstep bench consume --consumers 20 --groups 100000",
 		Args: cobra.NoArgs,

@@ -21,7 +21,8 @@ The nodes in --addr can belong to any pair of the fleet. There are three excepti
 pair in --addr, lockstep fleet forget requires nodes of other pairs, and lockstep fleet rebuild requires a node of
 each pair if the directory is lost.
 
-The commands require the operate right. drain --move and rebalance also require the browse right on all queues.`,
+The commands require the operate right. drain --move and rebalance also require a
+right on each queue: other queues are not moved.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

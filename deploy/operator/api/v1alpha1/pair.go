@@ -250,7 +250,7 @@ type ActiveService struct {
 type Persistence struct {
 	// Size of each volume. A larger size enlarges existing volumes; a smaller one has no effect on them. Default: 20Gi
 	Size *resource.Quantity `json:"size,omitempty"`
-	// Empty: the default storage class of the cluster. It has no effect on existing volumes.
+	// Empty: the default storage class of the cluster. A change has no effect on an existing pair.
 	StorageClass string `json:"storageClass,omitempty"`
 	// Default: ReadWriteOnce
 	AccessModes []corev1.PersistentVolumeAccessMode `json:"accessModes,omitempty"`

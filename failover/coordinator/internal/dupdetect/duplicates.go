@@ -13,7 +13,7 @@ import (
 // Entry is the announcement of one process with an unexpired lease.
 type Entry struct {
 	Live failover.Live `json:"live"`
-	// Seq increases with each announcement, of any process, from the same source.
+	// Seq is assigned by the source of the entries, such as etcd. It increases with each announcement of any process.
 	Seq int64 `json:"seq"`
 	// First is the Seq of the process's first announcement; 0 if the source only has the latest one.
 	First int64 `json:"first,omitempty"`
