@@ -84,26 +84,32 @@ const (
 )
 
 // watchReset deletes all access rules and the replicated access mode when this node is active, if `lockstep access
-// reset` has requested that. It retries until it succeeds or ctx ends.
+// reset` has requested that. It retries until it succeeds, the marker is removed, or ctx ends. The rules are deleted
+// only once, even if the marker cannot be removed.
 func (n *node) watchReset(ctx context.Context) {
-	fsys := n.fs
 	marker := datadir.AccessReset(n.cfg.Data.Dir)
-	if _, err := fsys.Stat(marker); errors.Is(err, fs.ErrNotExist) {
+	if _, err := n.fs.Stat(marker); errors.Is(err, fs.ErrNotExist) {
 		return // the marker is created only while the node is stopped
 	}
 	n.log.Warn("all access rules will be deleted when this node is active: requested by `lockstep access reset`",
 		zap.String("marker", marker))
 	ticker := time.NewTicker(resetPollInterval)
 	defer ticker.Stop()
-	for {
-		if session := n.serving.Get(); session != nil {
-			err := n.resetAccess(ctx, session)
-			if err == nil {
-				err = fsys.Remove(marker)
-			}
-			if err == nil {
+	for deleted := false; ; {
+		var err error
+		if !deleted {
+			deleted, err = n.resetIfRequested(ctx, marker)
+		}
+		if errors.Is(err, fs.ErrNotExist) {
+			n.log.Warn("access reset canceled: the marker was removed", zap.String("marker", marker))
+			return
+		}
+		if deleted {
+			if err = n.removeReset(marker); err == nil {
 				return
 			}
+		}
+		if err != nil {
 			n.log.Error("access reset not completed", zap.Error(err))
 		}
 		select {
@@ -112,6 +118,27 @@ func (n *node) watchReset(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// resetIfRequested deletes the rules if this node is active. It returns fs.ErrNotExist if the marker was removed.
+func (n *node) resetIfRequested(ctx context.Context, marker string) (deleted bool, err error) {
+	if _, err := n.fs.Stat(marker); err != nil {
+		return false, err
+	}
+	session := n.serving.Get()
+	if session == nil {
+		return false, nil
+	}
+	err = n.resetAccess(ctx, session)
+	return err == nil, err
+}
+
+// removeReset removes the marker durably: if it returned after a power failure, the rules would be deleted again.
+func (n *node) removeReset(marker string) error {
+	if err := n.fs.Remove(marker); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return n.fs.SyncDir(n.cfg.Data.Dir)
 }
 
 func (n *node) resetAccess(ctx context.Context, session *session.Session) error {
