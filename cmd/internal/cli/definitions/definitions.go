@@ -92,7 +92,7 @@ func export(ctx context.Context, env *cli.Env, prefix string, ofFleet bool) (con
 	err := env.WithTimeout(ctx, func(ctx context.Context, c *client.Client) error {
 		there, err := list(ctx, c, prefix)
 		for _, q := range there.queues {
-			if q.Own.Config.TemporaryGrace == 0 {
+			if !temporary(q) {
 				content.queues = append(content.queues, fromClient(q))
 			}
 		}

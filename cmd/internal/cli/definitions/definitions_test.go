@@ -145,6 +145,7 @@ queues:
 	require.Contains(t, stderr, `"tl"`)
 	testPolicies(t, c)
 	testSchedules(t, c)
+	testTemporaryByPolicy(t, c)
 }
 
 // Without a terminal and without --yes, an import with deletions prints its plan and changes nothing.
@@ -253,4 +254,20 @@ func writeFile(t *testing.T, text string) string {
 	file := filepath.Join(t.TempDir(), "definitions.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	return file
+}
+
+// A queue that is temporary because of a policy is neither exported nor deleted.
+func testTemporaryByPolicy(t *testing.T, c clitest.CLI) {
+	t.Helper()
+	c.OK("policy", "put", "answer.*", "--temporary", "1h")
+	c.OK("queue", "create", "answer.1")
+	c.OK("queue", "create", "answer.kept", "--temporary", "0")
+	c.OK("publish", "answer.1", "a")
+	exported := c.OK("definitions", "export")
+	require.NotContains(t, exported, "answer.1")
+	require.Contains(t, exported, "answer.kept")
+	require.Empty(t, c.Lines("definitions", "diff", writeFile(t, exported))[0]["changes"])
+	c.OK("definitions", "import", "--prune", "--yes", writeFile(t, "version: 1\nqueues: []\n"))
+	require.InDelta(t, 1, c.Lines("queue", "show", "answer.1")[0]["messages"], 0)
+	require.NotContains(t, c.OK("queue", "list"), "answer.kept")
 }

@@ -320,7 +320,7 @@ func (f *fleetState) export(prefix string) document {
 	for _, name := range f.pairs {
 		there := f.there[name]
 		for _, q := range there.queues {
-			if q.Own.Config.TemporaryGrace != 0 {
+			if temporary(q) {
 				continue
 			}
 			out := fromClient(q)

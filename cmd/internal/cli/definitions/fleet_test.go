@@ -134,6 +134,10 @@ func TestFleetDefinitions(t *testing.T) {
 	require.Equal(t, cli.ExitOK, code)
 	require.Contains(t, stdout, "no changes")
 
+	require.Contains(t, c.OK("definitions", "export", "--fleet"), "name: loose")
+	c.OK("policy", "put", "loose", "--temporary", "1h")
+	require.NotContains(t, c.OK("definitions", "export", "--fleet"), "name: loose")
+
 	for _, content := range []string{
 		"version: 1\nqueues: [{name: q, pair: x}]\n", "version: 1\npairs: [{name: x, policies: []}]\n",
 	} {

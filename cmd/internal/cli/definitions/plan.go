@@ -172,7 +172,7 @@ func compare(content *document, there *existing) plan {
 	p.schedules(content.schedules, there.schedules)
 	var unnamed []queue
 	for _, q := range there.queues {
-		if !named[q.Name] && q.Own.Config.TemporaryGrace == 0 {
+		if !named[q.Name] && !temporary(q) {
 			unnamed = append(unnamed, fromClient(q))
 		}
 	}
@@ -190,6 +190,9 @@ func compare(content *document, there *existing) plan {
 	}
 	return p
 }
+
+// temporary reports whether a queue is temporary, because of its own options or a policy.
+func temporary(q admin.Queue) bool { return q.Config.TemporaryGrace != 0 }
 
 // targetsFirst sorts dead-letter queues before the queues that refer to them, and a queue with the name of a placement
 // group before the queues of the group, which are created on the same pair. The order within cycles, which no pair
