@@ -6,7 +6,9 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -127,35 +129,46 @@ func CheckpointCommand(env *cli.Env) *cobra.Command {
 		Use: "checkpoint [ADDRESS]", GroupID: "operate",
 		Short: "Write a checkpoint now",
 		Long: "Write a checkpoint of the page file, on each node in --addr or on the node at ADDRESS. A checkpoint shortly " +
-			"before a stop makes the stop faster.",
+			"before a stop makes the stop faster.\n\nIf a node fails, the exit code is 1.",
 		Example: "  lockstep checkpoint\n  lockstep checkpoint 127.0.0.1:7421",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			addrs, err := env.Addresses()
-			if err != nil {
-				return err
-			}
-			if len(args) > 0 {
-				addrs = args
-			}
 			return env.WithTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				for _, addr := range addrs {
-					n, err := cli.NodeAt(c, addr)
+				if len(args) == 0 {
+					nodes, err := env.Nodes(c)
 					if err != nil {
 						return err
 					}
-					r, err := n.Checkpoint(ctx)
-					if err != nil {
-						return err
-					}
-					if err := env.Print.Result(
-						map[string]any{"address": addr, "checkpoint": r.GetCheckpoint(), "lsn": r.GetLsn()},
-						"%s: checkpoint %d at LSN %d", addr, r.GetCheckpoint(), r.GetLsn()); err != nil {
-						return err
-					}
+					return checkpoint(ctx, env, nodes)
 				}
-				return nil
+				n, err := cli.NodeAt(c, args[0])
+				if err != nil {
+					return err
+				}
+				return checkpoint(ctx, env, []*admin.Node{n})
 			})
 		},
 	}
+}
+
+// checkpoint writes checkpoints on all nodes concurrently, and returns the joined errors of the nodes.
+func checkpoint(ctx context.Context, env *cli.Env, nodes []*admin.Node) error {
+	responses, failed := make([]*pb.CheckpointResponse, len(nodes)), make([]error, len(nodes))
+	var requests sync.WaitGroup
+	for i, n := range nodes {
+		requests.Go(func() { responses[i], failed[i] = n.Checkpoint(ctx) })
+	}
+	requests.Wait()
+	for i, n := range nodes {
+		if failed[i] != nil {
+			continue
+		}
+		r := responses[i]
+		if err := env.Print.Result(
+			map[string]any{"address": n.Address(), "checkpoint": r.GetCheckpoint(), "lsn": r.GetLsn()},
+			"%s: checkpoint %d at LSN %d", n.Address(), r.GetCheckpoint(), r.GetLsn()); err != nil {
+			return err
+		}
+	}
+	return errors.Join(failed...)
 }
