@@ -11,6 +11,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -64,59 +65,68 @@ func (r *runningSetting) text(values map[string]string) string {
 	return strings.Join(texts, ", ")
 }
 
-func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) ([]*runningSetting, error) {
+// answer contains the settings of one node, or the error of the request.
+type answer struct {
+	node     string
+	settings []*pb.RunningSetting
+	err      error
+}
+
+func query(ctx context.Context, n *admin.Node) answer {
+	st, err := n.Status(ctx)
+	if err != nil {
+		return answer{err: err}
+	}
+	settings, err := n.RunningSettings(ctx)
+	return answer{node: st.GetNode().GetName(), settings: settings, err: err}
+}
+
+// queryRunning returns the settings of the nodes that respond, and the joined errors of the other nodes.
+func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) (list []*runningSetting, _ error) {
 	nodes, err := env.Nodes(c)
 	if err != nil {
 		return nil, err
 	}
-	var list []*runningSetting
-	var last error
-	for _, n := range nodes {
-		st, err := n.Status(ctx)
-		if err != nil {
-			last = err
-			continue
-		}
-		settings, err := n.RunningSettings(ctx)
-		if err != nil {
-			last = err
-			continue
-		}
-		name := st.GetNode().GetName()
-		for _, s := range settings {
-			i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == s.GetName() })
-			if i < 0 {
-				i = len(list)
+	answers, failed := make([]answer, len(nodes)), make([]error, len(nodes))
+	var requests sync.WaitGroup
+	for i, n := range nodes {
+		requests.Go(func() { answers[i] = query(ctx, n) })
+	}
+	requests.Wait()
+	for i, a := range answers {
+		failed[i] = a.err
+		for _, s := range a.settings {
+			at := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == s.GetName() })
+			if at < 0 {
+				at = len(list)
 				list = append(list, &runningSetting{
 					Name: s.GetName(), KeptBy: s.GetScope(), Usage: s.GetUsage(), Nodes: map[string]string{},
 					Configured: map[string]string{},
 				})
 			}
-			r := list[i]
-			r.Nodes[name], r.Configured[name] = s.GetValue(), s.GetConfigured()
+			r := list[at]
+			r.Nodes[a.node], r.Configured[a.node] = s.GetValue(), s.GetConfigured()
 			r.Changed = r.Changed || s.GetChanged()
 			r.Value = r.text(r.Nodes)
 		}
 	}
-	if len(list) == 0 {
-		return nil, last
-	}
-	return list, nil
+	return list, errors.Join(failed...)
 }
 
 func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
 		Long: `List the settings that can be changed without a restart, with their current values and the sources of these
-values. Values that differ between the nodes in --addr are shown for each node. A node that does not respond is not
-shown.`,
+values. Values that differ between the nodes in --addr are shown for each node.
+
+If a node does not respond, its values are missing, and the exit code is 1.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, err := queryRunning(ctx, env, c)
-				if err != nil {
-					return err
+				list, failed := queryRunning(ctx, env, c)
+				if len(list) == 0 {
+					return failed
 				}
 				rows := make([][]any, 0, len(list))
 				for _, r := range list {
@@ -129,7 +139,8 @@ shown.`,
 					}
 					rows = append(rows, []any{r.Name, r.Value, r.KeptBy, from})
 				}
-				return env.Print.Table([]string{"Setting", "Value", "Scope", "Source"}, rows)
+				err := env.Print.Table([]string{"Setting", "Value", "Scope", "Source"}, rows)
+				return errors.Join(err, failed)
 			})
 		},
 	}
@@ -139,7 +150,7 @@ func getCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "get NAME", Short: "Show one setting",
 		Long: `Show the current value of a setting that can be changed without a restart. To list the names, use lockstep
-settings list.`,
+settings list. If a node in --addr does not respond, its value is missing, and the exit code is 1.`,
 		Example: "  lockstep settings get log.level",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -147,15 +158,15 @@ settings list.`,
 				return err
 			}
 			return env.WithPairTimeout(cmd.Context(), func(ctx context.Context, c *client.Client) error {
-				list, err := queryRunning(ctx, env, c)
-				if err != nil {
-					return err
+				list, failed := queryRunning(ctx, env, c)
+				if len(list) == 0 {
+					return failed
 				}
 				i := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == args[0] })
 				if i < 0 {
 					return fmt.Errorf("unknown setting %s: the nodes run an older release", args[0])
 				}
-				return env.Print.Result(list[i], "%s", list[i].Value)
+				return errors.Join(env.Print.Result(list[i], "%s", list[i].Value), failed)
 			})
 		},
 	}

@@ -127,3 +127,18 @@ func TestInvalidSettings(t *testing.T) {
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "limits.queues")
 }
+
+// If a node does not respond, the values of the other nodes are printed, and the command reports the node.
+func TestSettingsOfRemainingNodes(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	node := c.Addr
+	for _, addr := range []string{"127.0.0.1:1," + node, node + ",127.0.0.1:1"} {
+		c.Addr = addr
+		for _, args := range [][]string{{"get", "log.level"}, {"list"}} {
+			stdout, stderr, code := c.Run("", append([]string{"settings"}, args...)...)
+			require.Equal(t, cli.ExitError, code, args)
+			require.Contains(t, stdout, "info", args)
+			require.Contains(t, stderr, "127.0.0.1:1", args)
+		}
+	}
+}
