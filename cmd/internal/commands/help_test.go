@@ -4,6 +4,7 @@ package commands_test
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -48,6 +49,28 @@ func TestHelp(t *testing.T) {
 	}
 	walk(newRoot())
 	require.Contains(t, clitest.CLI{T: t}.OK("--help"), "lockstep demo")
+}
+
+// The usage line of a command shows a flag without brackets only if the flag is required.
+func TestFlagsInUsageLine(t *testing.T) {
+	flag := regexp.MustCompile(`^--([a-z-]+)`)
+	seen := 0
+	var walk func(cmd *cobra.Command)
+	walk = func(cmd *cobra.Command) {
+		for _, sub := range cmd.Commands() {
+			walk(sub)
+		}
+		for word := range strings.FieldsSeq(cmd.Use) {
+			if m := flag.FindStringSubmatch(word); m != nil && !strings.HasSuffix(word, ")") {
+				seen++
+				f := cmd.Flag(m[1])
+				require.NotNil(t, f, cmd.Use)
+				require.NotEmpty(t, f.Annotations[cobra.BashCompOneRequiredFlag], cmd.Use)
+			}
+		}
+	}
+	walk(newRoot())
+	require.Greater(t, seen, 3)
 }
 
 // The commands and flags of each example exist, and accept the given arguments.

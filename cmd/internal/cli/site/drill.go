@@ -58,6 +58,7 @@ command that serves the copy. To end the drill, delete the directory.`,
 		},
 	}
 	cmd.Flags().StringVar(&dir, "data-dir", "", "new data directory; must be empty or not exist")
+	_ = cmd.MarkFlagRequired("data-dir")
 	cmd.Flags().StringVar(&listen, "listen", "", "loopback address, host:port, at which the copy is served")
 	return cmd
 }
