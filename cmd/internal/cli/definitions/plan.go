@@ -191,7 +191,7 @@ func compare(content *document, there *existing) plan {
 	return p
 }
 
-// temporary reports whether a queue is temporary, because options or a policy.
+// temporary reports whether a queue is temporary, because of its options or a policy.
 func temporary(q admin.Queue) bool { return q.Config.TemporaryGrace != 0 }
 
 // targetsFirst sorts dead-letter queues before the queues that refer to them, and a queue with the name of a placement
