@@ -8,6 +8,6 @@ import "errors"
 
 const canRestart = false
 
-func execAgain(string, string) error {
+func execAgain(string, string, string) error {
 	return errors.New("restart is not supported on this system")
 }

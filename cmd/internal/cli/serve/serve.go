@@ -95,7 +95,7 @@ the file is an error.`,
 				})
 			if errors.Is(err, node.ErrRestart) {
 				logger.Info("restarting", zap.String("program", program))
-				return execAgain(program, address)
+				return execAgain(program, cfg.Listen, address)
 			}
 			return err
 		},
