@@ -148,7 +148,10 @@ func request(
 			if err := printMessage(env, from{queue: d.Queue()}, d.Stored, true, format); err != nil {
 				return err
 			}
-			return d.Ack()
+			if err := d.Ack(); err != nil { // the request has succeeded: the queue of the reply is deleted anyway
+				fmt.Fprintln(env.Stderr, "lockstep: reply not acknowledged:", err)
+			}
+			return nil
 		}
 		if err := d.Ack(); err != nil {
 			return err
