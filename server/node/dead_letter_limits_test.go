@@ -258,6 +258,39 @@ func testReplayKeepsOldMessages(t *testing.T) {
 	require.Equal(t, []string{"new"}, n.bodiesIn("orders"))
 }
 
+// A replay moves delayed messages, as MoveMessages does. Messages that a prepared transaction holds are skipped.
+func TestReplayDelayed(t *testing.T) { simulated(t, testReplayDelayed) }
+
+func testReplayDelayed(t *testing.T) {
+	n := startAlone(t, nil)
+	n.newQueues(&pb.QueueConfig{}, &pb.QueueConfig{})
+	n.publish("orders", "nacked", "held", "ready")
+	c := n.consume("orders", 3)
+	c.take(3)
+	c.settle(&pb.ConsumeRequest{Reject: span(1, 3)})
+	c = n.consume("dead", 3)
+	c.take(3)
+	c.settle(&pb.ConsumeRequest{Nack: span(1, 3), NackDelay: durationpb.New(time.Hour)})
+	require.NoError(t, c.stream.CloseSend())
+	require.NoError(t, n.prepare("x", acksOp("dead", 2, 2)))
+	_, err := n.queues.Publish(t.Context(), &pb.PublishRequest{Queue: "dead", Messages: []*pb.Message{
+		{Body: []byte("later"), Delay: durationpb.New(time.Hour)},
+	}})
+	require.NoError(t, err)
+	r, err := n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{2, 2}, []uint64{r.GetMoved(), r.GetSkipped()})
+	require.Equal(t, []string{"nacked", "ready"}, n.bodiesIn("orders"))
+	r, err = n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead", To: "orders"})
+	require.NoError(t, err)
+	require.Equal(t, []uint64{1, 1}, []uint64{r.GetMoved(), r.GetSkipped()})
+	back := n.browse("orders")
+	require.Equal(t, []string{"nacked", "ready", "later"}, bodies(back))
+	require.NotNil(t, back[2].GetMessage().GetDeliverAt())
+	require.NoError(t, n.rollbackPrepared("x"))
+	require.Equal(t, []string{"held"}, n.bodiesIn("dead"))
+}
+
 // A consumer is notified of a pending reject even if it requests no confirmation.
 func TestRejectWithoutConfirm(t *testing.T) { simulated(t, testRejectWithoutConfirm) }
 

@@ -3076,7 +3076,8 @@ type ReplayDeadLettersResponse struct {
 	// Number of moved messages.
 	Moved uint64 `protobuf:"varint,1,opt,name=moved,proto3" json:"moved,omitempty"`
 	// Number of messages that were not moved: they are corrupt, they are not dead letters, they are older than the `ttl`
-	// of the target queue, or this pair does not have their original queue.
+	// of the target queue, they are held by a prepared transaction, they were acknowledged during the call, or this pair
+	// does not have their original queue.
 	Skipped uint64 `protobuf:"varint,2,opt,name=skipped,proto3" json:"skipped,omitempty"`
 	// Set for a request with a filter. If `from_sequence` is less than `before_sequence`, a limit of one call was
 	// reached: the client sends the remaining range in another request.

@@ -123,7 +123,8 @@ type QueueServiceClient interface {
 	Consume(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ConsumeRequest, ConsumeResponse], error)
 	// ReplayDeadLetters moves dead letters to their original queues, or to another queue. Messages are moved in several
 	// transactions, each message at most once. If the call fails, messages already moved stay moved. A moved message is a
-	// new message at the end of the target queue, for all subscriptions. Messages in flight are moved as well.
+	// new message at the end of the target queue, for all subscriptions. Messages in flight and delayed messages are
+	// moved as well.
 	// RESOURCE_EXHAUSTED if the target is full.
 	ReplayDeadLetters(ctx context.Context, in *ReplayDeadLettersRequest, opts ...grpc.CallOption) (*ReplayDeadLettersResponse, error)
 	// MoveMessages moves the selected messages to another queue, or dead letters to their original queues. All selected
@@ -574,7 +575,8 @@ type QueueServiceServer interface {
 	Consume(grpc.BidiStreamingServer[ConsumeRequest, ConsumeResponse]) error
 	// ReplayDeadLetters moves dead letters to their original queues, or to another queue. Messages are moved in several
 	// transactions, each message at most once. If the call fails, messages already moved stay moved. A moved message is a
-	// new message at the end of the target queue, for all subscriptions. Messages in flight are moved as well.
+	// new message at the end of the target queue, for all subscriptions. Messages in flight and delayed messages are
+	// moved as well.
 	// RESOURCE_EXHAUSTED if the target is full.
 	ReplayDeadLetters(context.Context, *ReplayDeadLettersRequest) (*ReplayDeadLettersResponse, error)
 	// MoveMessages moves the selected messages to another queue, or dead letters to their original queues. All selected

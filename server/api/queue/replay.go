@@ -84,7 +84,7 @@ func (r *replay) setTarget(ctx context.Context, name string) (err error) {
 func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.ReplayDeadLettersResponse, error) {
 	q := search{
 		service: r.service, session: r.session, records: true,
-		read: store.ReadRequest{Queue: r.key.Queue, Sub: r.key.Sub},
+		read: store.ReadRequest{Queue: r.key.Queue, Sub: r.key.Sub, Delayed: true},
 	}
 	if err := q.begin(which); err != nil {
 		return nil, err
@@ -178,8 +178,11 @@ func (r *replay) move(ctx context.Context, batch []store.Delivery) error {
 	if err != nil {
 		return err
 	}
-	for i := range result.Ops {
-		r.resp.Moved += result.Ops[i].Changed
+	for i, target := range targets {
+		changed := result.Ops[i].Changed
+		r.resp.Moved += changed
+		// The others were acknowledged in the meantime, or a prepared transaction holds them.
+		r.resp.Skipped += uint64(len(moves[target])) - changed
 	}
 	r.session.Consumers.Settled(r.key, acks, nil)
 	return nil
