@@ -340,71 +340,41 @@ func testLockOut(t *testing.T) {
 	require.Len(t, identity.GetRoles(), 1, "roles are kept, since they grant no rights without a rule")
 }
 
-// A requested deletion of the rules is canceled by the removal of its marker, even while the node runs.
-func TestResetCanceled(t *testing.T) { simulated(t, testResetCanceled) }
+// A caller that uses a token cannot revoke its last one without confirmation, although the rules grant it the right.
+// The error recommends another token with the groups of the caller.
+func TestLockOutByLastToken(t *testing.T) { simulated(t, testLockOutByLastToken) }
 
-func testResetCanceled(t *testing.T) {
-	etcd := startEtcd(t)
-	var nodes []*testNode
-	for _, name := range []string{"a", "b"} {
-		c := settingsOfPair(t, name, etcd)
-		c.Access.Operators = []string{"root"}
-		if name == "b" {
-			c.Data.Dir = t.TempDir()
-			require.NoError(t, os.WriteFile(filepath.Join(c.Data.Dir, datadir.AccessResetName), nil, 0o600))
-		}
-		nodes = append(nodes, startNamed(t, c))
-		nodes[0].waitFor(pb.Role_ROLE_ACTIVE_ALONE)
-	}
-	a, b := nodes[0], nodes[1]
-	root := as(t.Context(), "root")
-	b.waitForAs(root, pb.Role_ROLE_STANDBY)
-	a.grant("alice", "q", mayPublish)
-	require.NoError(t, os.Remove(filepath.Join(b.config.Data.Dir, datadir.AccessResetName)))
-	_, err := a.admin.Switchover(root, &pb.SwitchoverRequest{})
-	require.NoError(t, err)
-	b.waitForAs(root, pb.Role_ROLE_ACTIVE)
-	b.grant("bob", "q", mayPublish)
-	time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
-	got, err := b.access().ListAccess(root, &pb.ListAccessRequest{})
-	require.NoError(t, err)
-	require.Len(t, got.GetRules(), 2)
-}
-
-// The rules are deleted only once if the marker cannot be removed, or another process has removed it.
-func TestResetOnce(t *testing.T) { simulated(t, testResetOnce) }
-
-func testResetOnce(t *testing.T) {
-	for _, refused := range []error{fs.ErrPermission, fs.ErrNotExist} {
-		n := startNamedAlone(t, nil)
-		n.grant("alice", "q", mayPublish)
-		n.stop()
-		marker := datadir.AccessReset(n.config.Data.Dir)
-		require.NoError(t, vfs.WriteFileAtomic(diskOf(t), marker, nil))
-		disk := faultfs.New(diskOf(t))
-		disk.SetHook(func(op faultfs.Op) error {
-			if op.Kind == faultfs.OpRemove && op.Name == marker {
-				return refused
+func testLockOutByLastToken(t *testing.T) {
+	c := settings(t, "a")
+	c.Access.Operators = []string{"root"}
+	n := startIn(t, c, node.Options{Environment: node.Environment{Authenticators: []calls.Authenticator{
+		func(ctx context.Context) (*access.Identity, error) {
+			id, err := byName(ctx)
+			if id != nil {
+				id.Method = access.MethodToken
 			}
-			return nil
-		})
-		n = startIn(t, n.config, node.Options{
-			FS: disk, Environment: node.Environment{Authenticators: []calls.Authenticator{byName}},
-		})
-		root := as(t.Context(), "root")
-		rules := func() []*pb.AccessRule {
-			got, err := n.access().ListAccess(root, &pb.ListAccessRequest{})
-			if err != nil {
-				return []*pb.AccessRule{{}} // not active yet
-			}
-			return got.GetRules()
-		}
-		require.Eventually(t, func() bool { return len(rules()) == 0 }, testTimeout, 5*time.Millisecond)
-		n.grant("bob", "q", mayPublish)
-		time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
-		require.Len(t, rules(), 1, refused)
-		n.stop()
+			return id, err
+		},
+	}}})
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	root := as(t.Context(), "root:ops")
+	create := func(name string) {
+		sum := sha256.Sum256([]byte(name))
+		_, err := n.access().CreateToken(root, &pb.CreateTokenRequest{Token: &pb.AccessToken{
+			Name: name, Principal: "root", Groups: []string{"ops"}, Sha256: sum[:],
+		}})
+		require.NoError(t, err)
 	}
+	create("first")
+	_, err := n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "first"})
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_LOCK_OUT, reasonOf(err))
+	require.Contains(t, err.Error(), "lockstep access token create NAME --principal root --group ops;")
+	require.NotContains(t, err.Error(), "access grant")
+	create("second")
+	_, err = n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "first"})
+	require.NoError(t, err)
+	_, err = n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "second", LockOut: true})
+	require.NoError(t, err)
 }
 
 // Invalid requests are rejected with a reason, and retries are idempotent.

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -136,8 +137,14 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
 		owns := func(t *pb.AccessToken) bool { return t.GetPrincipal() == id.Principal }
 		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), owns) {
-			return nil // a caller that uses a token of the pair still has one
+			return nil
 		}
+		groups := ""
+		if len(id.Groups) > 0 {
+			groups = " --group " + strings.Join(id.Groups, ",")
+		}
+		return fmt.Errorf("%w: %q would have no token; create another one first: lockstep access token create NAME "+
+			"--principal %s%s; or force the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal, groups)
 	}
 	if id.Principal == access.Anonymous {
 		return fmt.Errorf("%w: caller has neither a client certificate nor a token, and would lose the operate right. "+
