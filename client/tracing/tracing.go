@@ -22,6 +22,8 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/stats"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
 
 	"github.com/lockstep-mq/lockstep/client"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
@@ -171,21 +173,24 @@ func (d delivery) Answered(how string) {
 }
 
 // DialOptions implements [client.Tracer]. It returns options that also record spans of unary calls, such as Commit.
+// Streams are not traced.
 func (t *tracer) DialOptions() []grpc.DialOption {
-	streams := make(map[string]bool)
-	for _, service := range []*grpc.ServiceDesc{
-		&pb.QueueService_ServiceDesc, &pb.AdminService_ServiceDesc, &pb.MaintenanceService_ServiceDesc,
-		&pb.AccessService_ServiceDesc, &pb.AuditService_ServiceDesc,
-	} {
-		for i := range service.Streams {
-			streams["/"+service.ServiceName+"/"+service.Streams[i].StreamName] = true
+	unwanted := map[string]bool{pb.AdminService_GetStatus_FullMethodName: true} // polled frequently
+	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			service := f.Services().Get(i)
+			for j := range service.Methods().Len() {
+				if m := service.Methods().Get(j); m.IsStreamingClient() || m.IsStreamingServer() {
+					unwanted["/"+string(service.FullName())+"/"+string(m.Name())] = true
+				}
+			}
 		}
-	}
-	streams[pb.AdminService_GetStatus_FullMethodName] = true // polled frequently
+		return true
+	})
 	return []grpc.DialOption{grpc.WithStatsHandler(otelgrpc.NewClientHandler(
 		otelgrpc.WithTracerProvider(t.provider), otelgrpc.WithPropagators(t.carrier),
 		otelgrpc.WithFilter(func(call *stats.RPCTagInfo) bool {
-			return strings.HasPrefix(call.FullMethodName, "/lockstep.") && !streams[call.FullMethodName]
+			return strings.HasPrefix(call.FullMethodName, "/lockstep.") && !unwanted[call.FullMethodName]
 		}),
 	))}
 }

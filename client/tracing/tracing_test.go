@@ -3,13 +3,22 @@
 package tracing_test
 
 import (
+	"net"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/codes"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+	"google.golang.org/grpc"
+	grpccodes "google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/reflect/protoreflect"
+	"google.golang.org/protobuf/reflect/protoregistry"
+	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/tracing"
@@ -86,4 +95,48 @@ func TestPublishToAClosedProducer(t *testing.T) {
 	require.ErrorIs(t, err, client.ErrClosed)
 	require.Len(t, r.Ended(), 1)
 	require.Equal(t, codes.Error, r.Ended()[0].Status().Code)
+}
+
+// A connection records a span for each unary call except GetStatus, and none for streams.
+func TestDialOptions(t *testing.T) {
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	server := grpc.NewServer() // all methods are unimplemented
+	var serving sync.WaitGroup
+	serving.Go(func() { _ = server.Serve(listener) })
+	defer serving.Wait()
+	defer server.Stop()
+	r := tracetest.NewSpanRecorder()
+	tracer := tracing.New(sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(r)), tracing.Options{})
+	cc, err := grpc.NewClient(listener.Addr().String(),
+		append(tracer.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	require.NoError(t, err)
+	defer func() { require.NoError(t, cc.Close()) }()
+
+	var want []string
+	streams := 0
+	protoregistry.GlobalFiles.RangeFilesByPackage("lockstep.v1", func(f protoreflect.FileDescriptor) bool {
+		for i := range f.Services().Len() {
+			methods := f.Services().Get(i).Methods()
+			for j := range methods.Len() {
+				m := methods.Get(j)
+				name := string(m.Parent().FullName()) + "/" + string(m.Name())
+				if m.IsStreamingClient() || m.IsStreamingServer() {
+					streams++
+				} else if m.Name() != "GetStatus" {
+					want = append(want, name)
+				}
+				stream, err := cc.NewStream(t.Context(), &grpc.StreamDesc{ClientStreams: true, ServerStreams: true}, "/"+name)
+				require.NoError(t, err)
+				require.Equal(t, grpccodes.Unimplemented, status.Code(stream.RecvMsg(new(emptypb.Empty))), name)
+			}
+		}
+		return true
+	})
+	require.NotZero(t, streams)
+	var got []string
+	for _, span := range r.Ended() {
+		got = append(got, span.Name())
+	}
+	require.ElementsMatch(t, want, got)
 }
