@@ -25,9 +25,10 @@ func replayCommand(env *cli.Env) *cobra.Command {
 		Use: "replay-dead NAME", Short: "Move dead letters to their original queues",
 		Long: `Move the dead letters of a queue, including those in flight, to the end of their original queues. A dead
 letter is skipped if its original queue does not exist on the same pair. Messages that are not dead letters are
-skipped. With --to, both kinds of messages are moved to this queue, which must be on the same pair. Delayed messages
-are not moved. Messages that are older than the TTL of their new queue are skipped, because they would expire
-immediately. If the new queue has neither a subscription nor a retention, the moved messages are lost. If the command fails, run it again to move the remaining messages.`,
+skipped. With --to, both kinds of messages are moved to this queue, which must be on the same pair. Messages that are
+older than the TTL of their new queue are skipped, because they would expire immediately. If the new queue has neither a
+subscription nor a retention, the moved messages are lost. If the command fails, run it again to move the remaining
+messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
