@@ -52,8 +52,8 @@ of --timeout.
 
 For scripts, --next prints only the address of the next node, or nothing when all nodes run the release (--output
 json prints the whole status). If the next step is a switchover, --next fails. With --switchover, it executes the
-switchover instead, and waits until the next step is possible, regardless of --timeout. --after is the address of the node that was upgraded last:
-the next step must wait until this node runs the release.`,
+switchover instead, and waits until the next step is possible, regardless of --timeout. --after is the address of the
+node that was upgraded last: the next step must wait until this node runs the release.`,
 		Example: `  lockstep fleet upgrade --version 0.4.0
   lockstep fleet upgrade --version 0.4.0 --next --wait --switchover --after a-2:7420
   lockstep fleet upgrade --version 0.4.0 --ignore backup-old --output json`,
