@@ -30,8 +30,8 @@ type MoveResult struct {
 	// Moved is the number of messages that were moved, without those moved by an attempt that had no response.
 	Moved uint64
 	// Skipped is the number of messages that were not moved. They were acknowledged, reserved by a prepared
-	// transaction, corrupt, or moved by an attempt that had no response. If To is empty, Skipped includes messages that
-	// are not dead letters.
+	// transaction, corrupt, older than the TTL of the target, or moved by an attempt that had no response. If To is
+	// empty, Skipped includes messages that are not dead letters.
 	Skipped uint64
 }
 

@@ -178,8 +178,8 @@ type CreateQueueOptions struct {
 	// first { and the next } in the name, if any, or else Config.DeadLetter if both queues have the same number of
 	// partitions. Pairs without a fleet ignore it.
 	PlacementGroup string
-	// Partitions, if not 0, creates a partitioned queue, with 2 to 64 partitions that a fleet places at different pairs.
-	// The limits of Config apply to each partition. If Config.DeadLetter has the same number of partitions, each
+	// Partitions, if not 0, creates a partitioned queue, with 2 to 64 partitions that a fleet places at different
+	// pairs. The limits of Config apply to each partition. If Config.DeadLetter has the same number of partitions, each
 	// partition has the dead-letter queue with the same index, which must be at the same pair. If PlacementGroup names a
 	// queue with the same number of partitions, each partition is created at the pair of the partition with the same
 	// index. If a call fails, another call creates the missing partitions.

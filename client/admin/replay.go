@@ -35,9 +35,10 @@ type ReplayOptions struct {
 type ReplayResult struct {
 	// Moved is the number of messages that were moved.
 	Moved uint64
-	// Skipped is the number of messages that were not moved: they are corrupt, they are not dead letters, they are older
-	// than the TTL of the target queue, they are reserved by a prepared transaction, they were acknowledged during the
-	// call, or the pair does not have their original queue.
+	// Skipped is the number of messages that were not moved, because they are corrupt, older than the TTL of the target
+	// queue, reserved by a prepared transaction, or were acknowledged during the call. Without ReplayOptions.To, it
+	// includes messages that are not dead letters, and dead letters with an original queue that is this queue or is not
+	// on the pair.
 	Skipped uint64
 }
 

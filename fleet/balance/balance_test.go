@@ -177,9 +177,9 @@ func TestMovingGroup(t *testing.T) {
 	require.Empty(t, balance.Rebalance(f, balance.Options{Threshold: 0.1}).Moves)
 	p := balance.Drain(f, "a", nil)
 	require.Empty(t, p.Moves)
-	require.Equal(t, []balance.Left{
-		{Queues: []string{"dead", "member"}, Reason: balance.Moving, Detail: "move 3 to pair b"},
-	}, p.Left)
+	require.Len(t, p.Left, 1)
+	require.Equal(t, []string{"dead", "member"}, p.Left[0].Queues)
+	require.Equal(t, balance.Moving, p.Left[0].Reason)
 }
 
 // random returns a random fleet.

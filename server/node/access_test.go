@@ -340,6 +340,73 @@ func testLockOut(t *testing.T) {
 	require.Len(t, identity.GetRoles(), 1, "roles are kept, since they grant no rights without a rule")
 }
 
+// A requested deletion of the rules is canceled by the removal of its marker, even while the node runs.
+func TestResetCanceled(t *testing.T) { simulated(t, testResetCanceled) }
+
+func testResetCanceled(t *testing.T) {
+	etcd := startEtcd(t)
+	var nodes []*testNode
+	for _, name := range []string{"a", "b"} {
+		c := settingsOfPair(t, name, etcd)
+		c.Access.Operators = []string{"root"}
+		if name == "b" {
+			c.Data.Dir = t.TempDir()
+			require.NoError(t, os.WriteFile(filepath.Join(c.Data.Dir, datadir.AccessResetName), nil, 0o600))
+		}
+		nodes = append(nodes, startNamed(t, c))
+		nodes[0].waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	}
+	a, b := nodes[0], nodes[1]
+	root := as(t.Context(), "root")
+	b.waitForAs(root, pb.Role_ROLE_STANDBY)
+	a.grant("alice", "q", mayPublish)
+	require.NoError(t, os.Remove(filepath.Join(b.config.Data.Dir, datadir.AccessResetName)))
+	_, err := a.admin.Switchover(root, &pb.SwitchoverRequest{})
+	require.NoError(t, err)
+	b.waitForAs(root, pb.Role_ROLE_ACTIVE)
+	b.grant("bob", "q", mayPublish)
+	time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
+	got, err := b.access().ListAccess(root, &pb.ListAccessRequest{})
+	require.NoError(t, err)
+	require.Len(t, got.GetRules(), 2)
+}
+
+// The rules are deleted only once if the marker cannot be removed, or another process has removed it.
+func TestResetOnce(t *testing.T) { simulated(t, testResetOnce) }
+
+func testResetOnce(t *testing.T) {
+	for _, refused := range []error{fs.ErrPermission, fs.ErrNotExist} {
+		n := startNamedAlone(t, nil)
+		n.grant("alice", "q", mayPublish)
+		n.stop()
+		marker := datadir.AccessReset(n.config.Data.Dir)
+		require.NoError(t, vfs.WriteFileAtomic(diskOf(t), marker, nil))
+		disk := faultfs.New(diskOf(t))
+		disk.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpRemove && op.Name == marker {
+				return refused
+			}
+			return nil
+		})
+		n = startIn(t, n.config, node.Options{
+			FS: disk, Environment: node.Environment{Authenticators: []calls.Authenticator{byName}},
+		})
+		root := as(t.Context(), "root")
+		rules := func() []*pb.AccessRule {
+			got, err := n.access().ListAccess(root, &pb.ListAccessRequest{})
+			if err != nil {
+				return []*pb.AccessRule{{}} // not active yet
+			}
+			return got.GetRules()
+		}
+		require.Eventually(t, func() bool { return len(rules()) == 0 }, testTimeout, 5*time.Millisecond)
+		n.grant("bob", "q", mayPublish)
+		time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
+		require.Len(t, rules(), 1, refused)
+		n.stop()
+	}
+}
+
 // A caller that uses a token cannot revoke its last one without confirmation, although the rules grant it the right.
 // The error recommends another token with the groups of the caller.
 func TestLockOutByLastToken(t *testing.T) { simulated(t, testLockOutByLastToken) }

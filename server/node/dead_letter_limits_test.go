@@ -244,7 +244,7 @@ func testReplayKeepsOldMessages(t *testing.T) {
 		c.settle(&pb.ConsumeRequest{Reject: []*pb.SequenceRange{{First: m.GetSequence(), Last: m.GetSequence()}}})
 	}
 	reject("old")
-	time.Sleep(time.Minute) // simulated
+	time.Sleep(time.Minute) //nolint:forbidigo // simulated time
 	reject("new")
 	r, err := n.queues.ReplayDeadLetters(t.Context(), &pb.ReplayDeadLettersRequest{Queue: "dead"})
 	require.NoError(t, err)

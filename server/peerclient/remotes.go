@@ -53,9 +53,8 @@ func (r *Remotes) Close() {
 	clear(r.conns)
 }
 
-// Conn returns the connection to the node at an address. It replaces a failed connection. A caller that calls Conn
-// again immediately after a failed call can receive the failed connection once more. Errors: store.ErrClosed, and
-// those of grpc.NewClient.
+// Conn returns the connection to the node at an address. It replaces a failed connection. An immediate call of Conn
+// after a failed request can still return the failed connection. Errors: store.ErrClosed, and those of grpc.NewClient.
 func (r *Remotes) Conn(address string) (*grpc.ClientConn, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -112,9 +112,8 @@ func (r *replay) run(ctx context.Context, which *pb.Search, limit uint64) (*pb.R
 	return &r.resp, nil
 }
 
-// failure adds the number of moved messages to an error. An error of the node, or an unknown owner of a queue, applies
-// only to the last batch. If earlier batches were executed, the outcome of the request is therefore reported as
-// unknown.
+// failure adds the number of moved messages to an error. After an error of the node, or if the owner of a queue is
+// unknown, the outcome of the request is reported as unknown if earlier batches were executed.
 func (r *replay) failure(err error) error {
 	moved := r.resp.GetMoved()
 	switch {

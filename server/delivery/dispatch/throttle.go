@@ -11,7 +11,7 @@ import (
 )
 
 // While other work needs the CPU (Limits.Busy), the dispatchers take short turns and together use a limited fraction
-// of the CPU: Limits.CPUFraction, or what is sufficient to deliver each published message once, if that is more.
+// of the CPU: Limits.CPUFraction, or the fraction that delivers each published message once, if that is more.
 const (
 	// batchCPUMessages and batchCPUBytes limit a turn.
 	batchCPUMessages = 256

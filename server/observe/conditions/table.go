@@ -577,8 +577,8 @@ func ofTheMachine() []Definition {
 			Kind: AccessUnrestricted, Severity: Warning, Scope: OfNode,
 			Cause: "Other machines can reach this node, and all clients have all rights: no access rule exists, " +
 				"and `access.mode` is `open`.",
-			Action: "Create access rules (docs/explanation/security.md). The first rule, or `access.mode: deny` on " +
-				"both nodes, ends the condition.",
+			Action: "Create access rules (docs/explanation/security.md). The first rule ends the condition, and so does " +
+				"`access.mode: deny` with `access.operators` on both nodes.",
 		},
 		{
 			Kind: ClockSkew, Severity: Warning, Scope: OfPair,

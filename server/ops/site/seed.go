@@ -53,7 +53,7 @@ type Seeded struct {
 // starts from the directory is a replica. After an error, Seed removes its files if possible. A node does not start
 // from files that could not be removed.
 //
-// If the replica does not connect within 10 minutes, Seed may have to be repeated.
+// If the replica does not connect within 10 minutes, Seed may need to be repeated.
 //
 // Errors include ErrUnreachable, ErrRole, ErrBehind, and those of datadir.CheckRestore and backup.Receive.
 func Seed(ctx context.Context, o SeedOptions) (Seeded, error) {

@@ -89,8 +89,7 @@ class Sent:
 class Transaction:
     """Collects operations and commits them atomically. Created by Client.transaction().
 
-    As a context manager, a transaction commits at the end of the block, with retries until a node responds. If the
-    block raises, the transaction is rolled back: its deliveries are requeued, and nothing is stored.
+    As a context manager, a transaction calls commit() at the end of the block, or rollback() if the block raises.
     """
 
     def __init__(self, caller: Caller, max_message_bytes: int, timeout: float | None) -> None:
@@ -181,8 +180,7 @@ class Transaction:
         """Commit the transaction, and return after every in-sync node has stored it.
 
         Raises:
-            Processed: A taken message was processed elsewhere. Nothing was stored, and the transaction is rolled
-                back.
+            Processed: The condition of take() is not met. Nothing was stored, and the transaction is rolled back.
             InvalidRequest: A delivery of the transaction is outdated (see Delivery.outdated). Nothing was stored. After
                 an attempt without a response, the error is OutcomeLost.
             NotDone: Nothing was stored. Another call is a new attempt.

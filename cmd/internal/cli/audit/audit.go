@@ -39,17 +39,14 @@ func tailCommand(env *cli.Env) *cobra.Command {
 	var last uint32
 	req := &pb.TailAuditRequest{}
 	cmd := &cobra.Command{
-		Use: "tail", Short: "Show recent records of both nodes",
-		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first.
-A node keeps the last 1,000 records in memory, and reads them from audit.file, if set, after a restart. With
---follow, also print new records until Ctrl-C, in the order of their arrival. The command then reports a node that does
-not respond on standard error, and connects to this node again. Otherwise, if a node does not respond, its records are
-missing, and the exit code is 1.
+		Use: "tail", Short: "Show recent audit records",
+		Long: `Show the most recent administrative calls and denied requests of the nodes in --addr, oldest first. The
+command requires the audit right. Repetitions of a denied request within ten seconds are counted in one record. Records
+from before the last start of a node are shown only if its setting audit.file is set.
 
-With --follow, also print new records until Ctrl-C, or until no node responds. All records are then printed in the order
-of their arrival.
-
-If a request to a node fails, records of this node are missing, and the exit code is 1.`,
+With --follow, also print new records until Ctrl-C, in the order of their arrival. The command then reports a node that
+does not respond on standard error, and connects to this node again. Without --follow, the records of such a node are
+missing, and the exit code is 1.`,
 		Example: "  lockstep audit tail\n  lockstep audit tail --follow --output json\n" +
 			"  lockstep audit tail --principal 'ci-*' --method DeleteQueue",
 		Args: cobra.NoArgs,

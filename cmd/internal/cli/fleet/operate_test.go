@@ -30,8 +30,30 @@ type world struct {
 	prepared []*pb.PreparedTransaction
 	// canceled contains the queues with moves that are canceled.
 	canceled map[string]bool
-	moves    []*pb.FleetMove
+	// slow contains the queues with moves that do not end.
+	slow  map[string]bool
+	moves []*pb.FleetMove
+	// hidden contains the queues on which the caller has no right.
+	hidden   map[string]bool
 	pageSize int // of ListQueues; 0 means no limit
+}
+
+// end ends the slow moves.
+func (w *world) end() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, m := range w.moves {
+		if m.GetPhase() == pb.MovePhase_MOVE_PHASE_COPYING {
+			m.Phase = pb.MovePhase_MOVE_PHASE_DONE
+		}
+	}
+}
+
+// begun reports whether a move has begun.
+func (w *world) begun() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.moves) > 0
 }
 
 func (w *world) fleet(f *pb.GetFleetResponse) *pb.GetFleetResponse {
@@ -70,7 +92,7 @@ func (n *node) ListQueues(_ context.Context, r *pb.ListQueuesRequest) (*pb.ListQ
 	defer n.world.mu.Unlock()
 	var queues []*pb.Queue
 	for _, name := range slices.Sorted(maps.Keys(n.world.queues)) {
-		if n.world.owner[name] == n.fleet.GetPair() {
+		if n.world.owner[name] == n.fleet.GetPair() && !n.world.hidden[name] {
 			queues = append(queues, n.world.queues[name])
 		}
 	}
@@ -248,6 +270,113 @@ func TestDrainMove(t *testing.T) {
 	w.pairs[0].Live = false
 	_, _, code = c.Run("", "fleet", "drain", "a", "--move", "--yes")
 	require.Equal(t, cli.ExitError, code, "the pair is not live")
+}
+
+// Queues on which the caller has no right remain on the pair, with a reason. A queue that was deleted in the meantime
+// does not count.
+func TestDrainDeniedQueues(t *testing.T) {
+	f, w := startWorld(t)
+	c := f.a.cli(t)
+	w.pairs[1].Load.FreeBytes = 200 << 30
+	w.policies, w.owner["deleted"] = nil, "a"
+	f.a.fleet.Rules, f.b.fleet.Rules = nil, nil
+	w.hidden = map[string]bool{"orders": true, "small": true}
+	drain := func() (queues any, left []any) {
+		t.Helper()
+		stdout, _, code := c.Run("", "fleet", "drain", "a", "--move", "--yes", "-o", "json")
+		require.Equal(t, cli.ExitError, code)
+		v := decode(t, stdout)
+		return v["queues"], v["left"].([]any)
+	}
+	for range 2 { // the second time, all remaining queues are hidden
+		queues, left := drain()
+		require.Equal(t, "b", w.owner["large"])
+		require.InDelta(t, 2, queues, 0)
+		require.Len(t, left, 2)
+		for i, name := range []string{"orders", "small"} {
+			group := left[i].(map[string]any)
+			require.Equal(t, []any{name}, group["queues"])
+			require.Equal(t, "access-denied", group["reason"])
+			require.Equal(t, "a", w.owner[name])
+		}
+	}
+	w.moves = []*pb.FleetMove{{
+		Epoch: 200, From: "a", To: "b", Queues: []string{"small"}, Phase: pb.MovePhase_MOVE_PHASE_COPYING,
+	}}
+	plan := f.b.cli(t).Lines("fleet", "drain", "a", "--move", "--dry-run")[0]
+	require.InDelta(t, 2, plan["queues"], 0)
+	require.Len(t, plan["left"], 1, "another queue is being moved")
+	w.moves, w.hidden = nil, nil
+	require.InDelta(t, 0, c.Lines("fleet", "drain", "a", "--move", "--yes")[0]["queues"], 0)
+}
+
+// While no active node of the target responds, the command waits.
+func TestMoveWaitsForTarget(t *testing.T) {
+	f, w := startWorld(t)
+	w.slow = map[string]bool{"small": true}
+	setRole := func(role pb.Role) {
+		f.b.mu.Lock()
+		defer f.b.mu.Unlock()
+		f.b.status.Role = role
+	}
+	steps := 0
+	f.a.onFleet = func(resp *pb.GetFleetResponse) error {
+		if !w.begun() {
+			return nil
+		}
+		switch steps++; steps {
+		case 1:
+			return lost
+		case 2:
+			resp.Pairs, resp.Directory.Current = nil, false
+		case 3:
+			resp.Pairs, resp.Directory.Problem = nil, pb.DirectoryProblem_DIRECTORY_PROBLEM_LOST
+		case 4:
+			setRole(pb.Role_ROLE_STANDBY)
+		case 5:
+			setRole(pb.Role_ROLE_ACTIVE_ALONE)
+			w.end()
+		}
+		return nil
+	}
+	v := f.a.cli(t).Lines("fleet", "move", "small", "--to", "b", "--wait")[0]
+	require.Equal(t, "done", v["phase"])
+	require.Equal(t, 5, steps)
+}
+
+// The command does not wait for a target that was removed from the fleet, or that denies access.
+func TestMoveWithoutTarget(t *testing.T) {
+	removed := func(resp *pb.GetFleetResponse) error {
+		resp.Pairs = resp.GetPairs()[:1]
+		return nil
+	}
+	refused := func(r pb.ErrorReason) func(*pb.GetFleetResponse) error {
+		return func(*pb.GetFleetResponse) error { return errorOf(r) }
+	}
+	for name, tc := range map[string]struct {
+		a, b func(*pb.GetFleetResponse) error
+	}{
+		"removed":     {a: removed},
+		"denied":      {b: refused(pb.ErrorReason_ERROR_REASON_DENIED)},
+		"denied by a": {a: refused(pb.ErrorReason_ERROR_REASON_DENIED)},
+		"no fleet":    {a: refused(noFleet)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f, w := startWorld(t)
+			w.slow = map[string]bool{"small": true}
+			for n, change := range map[*node]func(*pb.GetFleetResponse) error{f.a: tc.a, f.b: tc.b} {
+				n.onFleet = func(resp *pb.GetFleetResponse) error {
+					if change == nil || !w.begun() {
+						return nil
+					}
+					return change(resp)
+				}
+			}
+			_, _, code := f.a.cli(t).Run("", "fleet", "move", "small", "--to", "b", "--wait")
+			require.Equal(t, cli.ExitError, code)
+			require.True(t, w.begun())
+		})
+	}
 }
 
 // A page of queues can have fewer queues than requested, although others follow.

@@ -168,23 +168,8 @@ func queuesOf(
 		if queues, err = listed(ctx, c, p.GetName()); err != nil {
 			return err
 		}
-		for offset := 0; ; {
-			list, err := c.ListQueues(ctx, admin.ListOptions{Offset: uint32(offset)})
-			if err != nil {
-				return err
-			}
-			for i := range list.Queues {
-				q := queueOf(&list.Queues[i], p.GetName())
-				if f, found := fixed[q.Name]; found && f.Policy != "" {
-					q.Fixed, q.Detail = balance.PolicyDeadLetter, "policy "+f.Policy
-				} else if found {
-					q.Fixed, q.Detail = balance.Prepared, "transaction "+f.XID
-				}
-				queues = append(queues, q)
-			}
-			if offset += len(list.Queues); len(list.Queues) == 0 || offset >= list.Total {
-				return nil
-			}
+		for _, q := range queues {
+			delete(placed, q.Name)
 		}
 		denied, err := deniedOf(ctx, c, slices.Sorted(maps.Keys(placed)))
 		for _, name := range denied {
@@ -206,8 +191,8 @@ func listed(ctx context.Context, c *admin.Client, pair string) (queues []balance
 	if err != nil {
 		return nil, err
 	}
-	for offset := uint32(0); ; offset += pageSize {
-		list, err := c.ListQueues(ctx, admin.ListOptions{Offset: offset, Limit: pageSize})
+	for offset := 0; ; {
+		list, err := c.ListQueues(ctx, admin.ListOptions{Offset: uint32(offset)})
 		if err != nil {
 			return nil, err
 		}
@@ -220,7 +205,7 @@ func listed(ctx context.Context, c *admin.Client, pair string) (queues []balance
 			}
 			queues = append(queues, q)
 		}
-		if len(list.Queues) < pageSize {
+		if offset += len(list.Queues); len(list.Queues) == 0 || offset >= list.Total {
 			return queues, nil
 		}
 	}

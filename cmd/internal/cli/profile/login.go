@@ -32,9 +32,8 @@ func LoginCommand(env *cli.Env) *cobra.Command {
 		Use: "login [PROFILE]", GroupID: "use",
 		Short: "Store connection settings in a profile",
 		Long: `Store the addresses of a pair, the paths of TLS files, and a token in a profile, and make it the current
-profile, which other commands use from then on. The command first verifies that the pair accepts the credentials,
-unless --no-verify is given. Without PROFILE, the name is default. An existing profile with that name is replaced; if
-no addresses are given, its addresses and TLS files are kept.
+profile. The default of PROFILE is "default". An existing profile with that name is replaced; if no addresses are
+given, its addresses and TLS files are kept.
 
 Without --no-verify, nothing is stored if the active node cannot be reached, or if it rejects the credentials.
 

@@ -144,7 +144,7 @@ func (c *chosen) addFlags(cmd *cobra.Command) {
 	f.StringSliceVar(&c.sequences, "sequence", nil,
 		"message sequence, such as 17, or range, such as 20-25; may be repeated")
 	f.StringVar(&c.matching.Filter, "filter", "", "CEL expression that messages must match, instead of --sequence")
-	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: first sequence; 0: the oldest")
+	f.Uint64Var(&c.matching.From, "from", 0, "with --filter: lowest sequence; 0: that of the oldest message")
 	f.Uint64Var(&c.matching.Before, "before", 0, "with --filter: only lower sequences; 0: up to the newest")
 }
 

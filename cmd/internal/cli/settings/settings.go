@@ -117,9 +117,8 @@ func listCommand(env *cli.Env) *cobra.Command {
 	return &cobra.Command{
 		Use: "list", Aliases: []string{"ls"}, Short: "List settings that need no restart",
 		Long: `List the settings that can be changed without a restart, with their current values and the sources of these
-values. Values that differ between the nodes in --addr are shown for each node.
-
-If a node does not respond, its values are missing, and the exit code is 1.`,
+values. Values that differ between the nodes in --addr are shown for each node. If a node does not respond, its values
+are missing, and the exit code is 1.`,
 		Example: "  lockstep settings list\n  lockstep settings list --output json",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

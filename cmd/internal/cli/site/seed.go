@@ -24,9 +24,9 @@ func seedCommand(env *cli.Env) *cobra.Command {
 	var from []string
 	cmd := &cobra.Command{
 		Use: "seed", Short: "Create the data directory of a replica",
-		Long: `Copy the primary to an empty data directory on this machine. A pair without a role becomes the primary. The
-node that starts with the directory is the first node of a replica site. The second node of that site starts with an
-empty directory. Run the command as the user of the node, before the node is started.
+		Long: `Copy the primary to an empty data directory on this machine. If the copied pair has no role, it becomes the
+primary. The node that starts with the directory is the first node of a replica site. The second node of that site
+starts with an empty directory. Run the command as the user of the node, before the node is started.
 
 The command reads the settings site, tls, insecure, data.dir and wal.segment-bytes from flags, environment variables
 and --config. Without --from, it uses the addresses in site.remote.
