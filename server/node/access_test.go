@@ -435,7 +435,7 @@ func testLockOutByLastToken(t *testing.T) {
 	create("first")
 	_, err := n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "first"})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_LOCK_OUT, reasonOf(err))
-	require.Contains(t, err.Error(), "--principal root --group ops")
+	require.Contains(t, err.Error(), "--group ops")
 	require.NotContains(t, err.Error(), "access grant")
 	create("second")
 	_, err = n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "first"})
