@@ -210,7 +210,7 @@ func (co *Consumer) awaitAttached(ctx context.Context) error {
 	}
 }
 
-// attachedTo returns the ID of the queue at the first attach of the current era; 0 if not reported. The acknowledgements
+// attachedTo returns the ID of the queue at the first attach of the current era, or 0 if not reported. Acknowledgements
 // and releases of a transaction include this ID, so that they have no effect on a later queue with the same name.
 func (co *Consumer) attachedTo() uint64 {
 	co.mu.Lock()

@@ -103,8 +103,9 @@ func (m *machine) standBy() {
 	m.requestHandover()
 }
 
-// declareLoss implements INV-6: a node that may have lost records leaves in_sync. If it is the only member, it continues
-// only with Settings.AcceptLoss; otherwise, it waits for an operator. declareLoss reports whether the node may act.
+// declareLoss implements INV-6: a node that may have lost records leaves in_sync. If it is the only member, it
+// continues only with Settings.AcceptLoss; otherwise, it waits for an operator. declareLoss reports whether the node
+// may act.
 func (m *machine) declareLoss() bool {
 	if mutate.Off("INV-6-stays-in-sync-after-loss") {
 		return true

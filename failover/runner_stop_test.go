@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// If Run returns while a request is in progress, the outcome of the request is unknown. A later request is not executed.
+// If Run returns during a request, the outcome of the request is unknown. A later request is not executed.
 func TestStopDuringRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &Runner{signal: make(chan struct{}, 1), stopped: make(chan struct{}), waiters: make(map[string]chan Effect)}

@@ -38,8 +38,8 @@ func configJSON(c *admin.QueueConfig) map[string]any {
 	return out
 }
 
-// configPairs returns the options for display, without those that the function describe adds. It combines the redelivery
-// options into one pair, and the retention options into another.
+// configPairs returns the options for display, without those that the function describe adds. It combines the
+// redelivery options into one pair, and the retention options into another.
 func configPairs(c *admin.QueueConfig) (pairs [][2]string) {
 	add := func(name, text string) {
 		if text != "" {
