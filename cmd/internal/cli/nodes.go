@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -169,6 +170,18 @@ func (env *Env) Nodes(c *client.Client) ([]*admin.Node, error) {
 		}
 	}
 	return nodes, nil
+}
+
+// QueryEach calls query concurrently for each node. It returns the results and the joined errors, in the order of the
+// nodes.
+func QueryEach[T any](nodes []*admin.Node, query func(*admin.Node) (T, error)) ([]T, error) {
+	results, failed := make([]T, len(nodes)), make([]error, len(nodes))
+	var requests sync.WaitGroup
+	for i, n := range nodes {
+		requests.Go(func() { results[i], failed[i] = query(n) })
+	}
+	requests.Wait()
+	return results, errors.Join(failed...)
 }
 
 // WaitActive waits until a node is active, for at most --timeout.

@@ -6,9 +6,7 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -153,22 +151,19 @@ func CheckpointCommand(env *cli.Env) *cobra.Command {
 
 // checkpoint writes checkpoints on all nodes concurrently, and returns the joined errors of the nodes.
 func checkpoint(ctx context.Context, env *cli.Env, nodes []*admin.Node) error {
-	responses, failed := make([]*pb.CheckpointResponse, len(nodes)), make([]error, len(nodes))
-	var requests sync.WaitGroup
+	responses, failed := cli.QueryEach(nodes, func(n *admin.Node) (*pb.CheckpointResponse, error) {
+		return n.Checkpoint(ctx)
+	})
 	for i, n := range nodes {
-		requests.Go(func() { responses[i], failed[i] = n.Checkpoint(ctx) })
-	}
-	requests.Wait()
-	for i, n := range nodes {
-		if failed[i] != nil {
+		r := responses[i]
+		if r == nil {
 			continue
 		}
-		r := responses[i]
 		if err := env.Print.Result(
 			map[string]any{"address": n.Address(), "checkpoint": r.GetCheckpoint(), "lsn": r.GetLsn()},
 			"%s: checkpoint %d at LSN %d", n.Address(), r.GetCheckpoint(), r.GetLsn()); err != nil {
 			return err
 		}
 	}
-	return errors.Join(failed...)
+	return failed
 }

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -158,13 +157,8 @@ func queryAll(
 	if err != nil {
 		return nil, err
 	}
-	lists, failed := make([][]connectionState, len(nodes)), make([]error, len(nodes))
-	var requests sync.WaitGroup
-	for i, n := range nodes {
-		requests.Go(func() { lists[i], failed[i] = query(ctx, n, req) })
-	}
-	requests.Wait()
-	return append([]connectionState{}, slices.Concat(lists...)...), errors.Join(failed...)
+	lists, failed := cli.QueryEach(nodes, func(n *admin.Node) ([]connectionState, error) { return query(ctx, n, req) })
+	return append([]connectionState{}, slices.Concat(lists...)...), failed
 }
 
 func query(ctx context.Context, n *admin.Node, req *pb.ListConnectionsRequest) (list []connectionState, err error) {

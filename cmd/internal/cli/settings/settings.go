@@ -11,7 +11,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/spf13/cobra"
 
@@ -65,20 +64,10 @@ func (r *runningSetting) text(values map[string]string) string {
 	return strings.Join(texts, ", ")
 }
 
-// answer contains the settings of one node, or the error of the request.
+// answer contains the settings of one node.
 type answer struct {
 	node     string
 	settings []*pb.RunningSetting
-	err      error
-}
-
-func query(ctx context.Context, n *admin.Node) answer {
-	st, err := n.Status(ctx)
-	if err != nil {
-		return answer{err: err}
-	}
-	settings, err := n.RunningSettings(ctx)
-	return answer{node: st.GetNode().GetName(), settings: settings, err: err}
 }
 
 // queryRunning returns the settings of the nodes that respond, and the joined errors of the other nodes.
@@ -87,14 +76,15 @@ func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) (list []*
 	if err != nil {
 		return nil, err
 	}
-	answers, failed := make([]answer, len(nodes)), make([]error, len(nodes))
-	var requests sync.WaitGroup
-	for i, n := range nodes {
-		requests.Go(func() { answers[i] = query(ctx, n) })
-	}
-	requests.Wait()
-	for i, a := range answers {
-		failed[i] = a.err
+	answers, failed := cli.QueryEach(nodes, func(n *admin.Node) (answer, error) {
+		st, err := n.Status(ctx)
+		if err != nil {
+			return answer{}, err
+		}
+		settings, err := n.RunningSettings(ctx)
+		return answer{st.GetNode().GetName(), settings}, err
+	})
+	for _, a := range answers {
 		for _, s := range a.settings {
 			at := slices.IndexFunc(list, func(r *runningSetting) bool { return r.Name == s.GetName() })
 			if at < 0 {
@@ -110,7 +100,7 @@ func queryRunning(ctx context.Context, env *cli.Env, c *client.Client) (list []*
 			r.Value = r.text(r.Nodes)
 		}
 	}
-	return list, errors.Join(failed...)
+	return list, failed
 }
 
 func listCommand(env *cli.Env) *cobra.Command {
