@@ -3,6 +3,7 @@
 package failover
 
 import (
+	"cmp"
 	"strings"
 
 	"go.uber.org/zap"
@@ -203,7 +204,7 @@ func (r *Runner) logChange(s *State, before, now Status, end uint64) {
 		other, _ := before.Record.Other(now.Self.ID)
 		node, _ := describeNode(*before.Record, now.Live, other.Node)
 		r.log.Warn("standby dropped", append([]zap.Field{
-			zap.String("code", string(code)), zap.String("standby", node.Name),
+			zap.String("code", string(code)), zap.String("standby", cmp.Or(node.Name, other.Node.String())),
 		}, fields...)...)
 	}
 	if now.Role != before.Role {

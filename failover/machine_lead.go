@@ -225,6 +225,12 @@ func (m *machine) numbered(c ActiveConfig) ActiveConfig {
 	return c
 }
 
+// undescribed reports whether the record lacks the description of a node that announces itself.
+func (m *machine) undescribed(node uuid.UUID) bool {
+	_, known := m.rec.Node(node)
+	return !known && m.isLive(node)
+}
+
 func (m *machine) leadSwap(hasOther, present bool) {
 	a := &m.act
 	next := m.rec
@@ -260,6 +266,8 @@ func (m *machine) leadSwap(hasOther, present bool) {
 		// A change with an unknown outcome is obsolete: the standby reconnected before it was removed, or disconnected
 		// before it was added. Writing the unchanged record again resolves the outcome. Until then, role changes are
 		// impossible, and the acks of a lost standby may be required.
+	case hasOther && m.undescribed(other.Node):
+		// The standby was in sync before its announcement arrived. propose adds its name and address.
 	default:
 		return
 	}

@@ -88,6 +88,27 @@ func TestStandbyLostWhileSyncing(t *testing.T) {
 	require.Equal(t, RoleActiveAlone, r.s.Role())
 }
 
+// If the standby is in sync before its announcement arrives, its name and address are added to the record afterwards.
+func TestStandbyAnnouncedLate(t *testing.T) {
+	r := newRig(t, Settings{})
+	rec := recordWith(0, 0)
+	rec.Nodes = rec.Nodes[:1]
+	r.start(usedIdentity(), rec, 0)
+	r.won()
+	r.report(ActiveReady{})
+	r.report(StandbyConnected{Member: memberOf(1)})
+	need := effect[ConfigureActive](t, r.report(StandbyCaughtUp{Member: memberOf(1)})).Config.Requirement
+	r.report(StandbySynced{Member: memberOf(1), Requirement: need})
+	requireNo[SwapRecord](t, r.won())
+	require.Equal(t, testNodes[:1], r.s.rec.Nodes)
+
+	next := effect[SwapRecord](t, r.observe(true, 0, 1)).Next
+	require.Equal(t, testNodes[:], next.Nodes)
+	require.Equal(t, r.s.rec.InSync, next.InSync)
+	requireNo[SwapRecord](t, r.won())
+	require.Equal(t, RoleActive, r.s.Role())
+}
+
 // If the swap that adds a lost standby may still be applied, the active blocks until a second swap resolves it.
 func TestStandbyLostWhileSwapUnknown(t *testing.T) {
 	r := newRig(t, Settings{})

@@ -23,6 +23,8 @@ func testEventsAreLogged(t *testing.T) {
 	core, logged := observer.New(zap.InfoLevel)
 	p.logger = zap.New(core)
 	p.both(failover.Settings{})
+	// The announcement of b can arrive after b is in sync; then a writes the record again.
+	p.nodes[0].await("record with both nodes", func(s failover.Status) bool { return len(s.Record.Nodes) == 2 })
 	p.kill(1)
 	p.nodes[0].awaitRole(failover.RoleActiveAlone)
 	got := map[string][]string{}
