@@ -36,7 +36,7 @@ type locator struct {
 }
 
 // target is a node that is active in one term and, with two sites, in one epoch. When the target ends, all contexts
-// bound to it are canceled.
+// bound to it are canceled. If the node rejects the credentials of the client, the target ends ProbeInterval later.
 type target struct {
 	node    *node
 	term    uint64
@@ -321,6 +321,12 @@ func (l *locator) lost(n *node, err error, again bool) {
 	defer l.mu.Unlock()
 	n.observed++
 	n.role, n.reason, n.err, n.removed = pb.Role_ROLE_UNSPECIFIED, "", err, false
+	if t := l.target; t != nil && t.node == n && refuses(err) {
+		// The node still responds to pending calls, for example to the call that revoked the rights of this client.
+		l.target = nil
+		l.wake()
+		time.AfterFunc(l.opts.ProbeInterval, t.end)
+	}
 	l.choose()
 	l.learn()
 	n.refused, n.asking = time.Time{}, again

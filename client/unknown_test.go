@@ -6,6 +6,7 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 	"google.golang.org/grpc/codes"
@@ -132,4 +133,24 @@ func testOutcomeOfNodeChange(t *testing.T) {
 		require.ErrorIs(t, err, client.ErrRefused, name)
 		require.NotErrorIs(t, err, client.ErrOutcomeUnknown, name)
 	}
+}
+
+// The call that removes the caller's rights ends the status stream before its response arrives. Its outcome is known.
+func TestRightsLostDuringCall(t *testing.T) { synctest.Test(t, testRightsLostDuringCall) }
+
+func testRightsLostDuringCall(t *testing.T) {
+	p := newFakePair(t)
+	p.auth.accept("lsk_good")
+	p.replay = func(*pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {
+		p.auth.accept()
+		pause(500 * time.Millisecond) // the stream ends
+		return &pb.ReplayDeadLettersResponse{Moved: 1}, nil
+	}
+	c := p.client(client.Options{Token: "lsk_good"})
+	result, err := admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{})
+	require.NoError(t, err)
+	require.Equal(t, admin.ReplayResult{Moved: 1}, result)
+	_, err = admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{})
+	require.ErrorIs(t, err, client.ErrUnauthenticated)
+	require.NotErrorIs(t, err, client.ErrOutcomeUnknown)
 }

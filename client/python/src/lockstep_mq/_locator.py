@@ -46,7 +46,11 @@ class Node:
 
 
 class Target:
-    """A node that is active in one term and epoch. `gone` is done when the locator replaces the target."""
+    """A node that is active in one term and epoch.
+
+    `gone` is done when the locator has replaced the target, or, if the node rejects the credentials of the client,
+    probe_interval later.
+    """
 
     def __init__(self, node: Node, locator: Locator) -> None:
         self.node = node
@@ -57,6 +61,11 @@ class Target:
         self.pair_id = node.report.pair_id  # empty for a standalone node
         self.lossy_epoch = node.report.site.lossy_epoch
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(self) -> None:
+        """Cancel the calls on this target."""
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     @property
     def channel(self) -> grpc.aio.Channel:
@@ -321,7 +330,13 @@ class Locator:
         node.observed += 1
         node.report.role, node.report.removed = admin_pb2.ROLE_UNSPECIFIED, False
         node.why, node.failure, node.asking = "", f, again
-        node.refused = asyncio.get_running_loop().time() if f.refuses_client and not again else None
+        loop = asyncio.get_running_loop()
+        node.refused = loop.time() if f.refuses_client and not again else None
+        if f.refuses_client and self.target is not None and self.target.node is node:
+            # The node still responds to pending calls.
+            loop.call_later(self._options.probe_interval, self.target.end)
+            self.target = None
+            self._wake()
         self._choose()
         self._learn()
         if self._refusal() is not None:
@@ -365,8 +380,8 @@ class Locator:
     def _set_target(self, target: Target | None) -> None:
         if self.target is target:
             return
-        if self.target is not None and not self.target.gone.done():
-            self.target.gone.set_result(None)
+        if self.target is not None:
+            self.target.end()
         self.target = target
         self._wake()
 
