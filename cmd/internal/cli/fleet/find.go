@@ -34,15 +34,10 @@ type answer struct {
 
 func (a *answer) current() bool { return a.err == nil && a.fleet.GetDirectory().GetCurrent() }
 
-// complete reports whether the directory contains all registered pairs.
+// complete reports whether the directory certainly contains all registered pairs.
 func (a *answer) complete() bool {
-	switch a.fleet.GetDirectory().GetProblem() {
-	case pb.DirectoryProblem_DIRECTORY_PROBLEM_UNAVAILABLE, pb.DirectoryProblem_DIRECTORY_PROBLEM_LOST,
-		pb.DirectoryProblem_DIRECTORY_PROBLEM_RESTORED, pb.DirectoryProblem_DIRECTORY_PROBLEM_REBUILDING:
-		return false
-	default:
-		return a.current()
-	}
+	d := a.fleet.GetDirectory()
+	return a.current() && d.GetProblem() == pb.DirectoryProblem_DIRECTORY_PROBLEM_UNSPECIFIED && len(d.GetMalformed()) == 0
 }
 
 // query requests the state of the fleet from nodes, concurrently.

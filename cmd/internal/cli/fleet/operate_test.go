@@ -332,8 +332,12 @@ func TestMoveWaitsForTarget(t *testing.T) {
 		case 3:
 			resp.Pairs, resp.Directory.Problem = nil, pb.DirectoryProblem_DIRECTORY_PROBLEM_LOST
 		case 4:
-			setRole(pb.Role_ROLE_STANDBY)
+			resp.Pairs, resp.Directory.Malformed = nil, []string{"key /x"}
 		case 5:
+			resp.Pairs, resp.Directory.Problem = nil, pb.DirectoryProblem_DIRECTORY_PROBLEM_NOT_MEMBER
+		case 6:
+			setRole(pb.Role_ROLE_STANDBY)
+		case 7:
 			setRole(pb.Role_ROLE_ACTIVE_ALONE)
 			w.end()
 		}
@@ -341,7 +345,7 @@ func TestMoveWaitsForTarget(t *testing.T) {
 	}
 	v := f.a.cli(t).Lines("fleet", "move", "small", "--to", "b", "--wait")[0]
 	require.Equal(t, "done", v["phase"])
-	require.Equal(t, 5, steps)
+	require.Equal(t, 7, steps)
 }
 
 // The command does not wait for a target that was removed from the fleet, or that denies access.
