@@ -24,7 +24,7 @@ var (
 	ErrUnknownOutcome = errors.New("outcome of the cluster record write is unknown")
 	// ErrRefused is returned if the coordinator rejected the write. The swap will not be applied later.
 	ErrRefused = errors.New("coordinator rejected the write of the cluster record")
-	// ErrUnreachable is returned if the coordinator did not respond to a read.
+	// ErrUnreachable is returned if a read failed: the coordinator did not respond, or rejected the read.
 	ErrUnreachable = errors.New("coordinator is unreachable")
 )
 

@@ -381,8 +381,8 @@ func ofJobs() []Definition {
 			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,
 			Cause: "The queue of a schedule refused its last occurrence: the queue is missing, full or paused, for example.",
 			Action: "`lockstep schedule show` lists the occurrences with their errors. The publish is retried until the next " +
-				"occurrence, or, with missed: skip, for one minute; `lockstep schedule run` publishes the message now. The " +
-				"condition ends with a published occurrence.",
+				"occurrence, or, with missed: skip, for one minute. Then `lockstep schedule run` can replace the missed " +
+				"message. The condition ends with a published occurrence.",
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,

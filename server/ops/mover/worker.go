@@ -447,7 +447,7 @@ func (t *transfer) tryTake(ctx context.Context) error {
 
 // pullRest transfers the state of the queues. At the same time, it verifies the last messages, and requests the digests
 // of the state from the source.
-func (t *transfer) pullRest(ctx context.Context, logged *queue.Move) (digests []*pb.MoveDigest, _ error) {
+func (t *transfer) pullRest(ctx context.Context, logged *queue.Move) (digests []*pb.MoveDigest, err error) {
 	g, limited := errgroup.WithContext(ctx)
 	g.Go(func() error { return t.verifyAll(limited) })
 	g.Go(func() error {
@@ -468,7 +468,8 @@ func (t *transfer) pullRest(ctx context.Context, logged *queue.Move) (digests []
 		}
 		return l.finish(nil)
 	})
-	return digests, g.Wait()
+	err = g.Wait()
+	return digests, err
 }
 
 func (t *transfer) pullState(ctx context.Context, l *pipeline, q queue.MovedQueue) error {

@@ -19,7 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
-// EmbeddedOptions configures the embedded store and its load in one goroutine.
+// EmbeddedOptions configures an embedded store and its load, which runs in one goroutine.
 type EmbeddedOptions struct {
 	// Dir is the data directory; it must be empty.
 	Dir       string
