@@ -105,7 +105,7 @@ const (
 	PolicyDeadLetter Reason = "policy-dead-letter"
 	// Prepared means that a prepared transaction uses a queue of the group.
 	Prepared Reason = "prepared-transaction"
-	// AccessDenied means that the caller has no right on a queue of the group. The CLI uses it, not this package.
+	// AccessDenied means that the caller has no right on a queue of the group. The callers set it, not this package.
 	AccessDenied Reason = "access-denied"
 	// Failed means that a move of the group was attempted and did not succeed. The CLI uses it, not this package.
 	Failed Reason = "failed"

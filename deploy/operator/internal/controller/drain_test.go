@@ -47,8 +47,10 @@ type members struct {
 	prepared []*pb.PreparedTransaction
 	// canceled are queues with moves that are canceled, and refused are queues with moves that do not begin.
 	canceled, refused []string
-	moves             []*pb.FleetMove
-	left              bool
+	// denied are queues on which the operator has no right.
+	denied []string
+	moves  []*pb.FleetMove
+	left   bool
 }
 
 func (m *member) GetStatus(context.Context, *pb.GetStatusRequest) (*pb.GetStatusResponse, error) {
@@ -89,6 +91,9 @@ func (m *member) ListQueues(_ context.Context, r *pb.ListQueuesRequest) (*pb.Lis
 	defer m.mu.Unlock()
 	var queues []*pb.Queue
 	for _, q := range m.queues {
+		if slices.Contains(m.denied, q.GetName()) {
+			continue
+		}
 		if owner := m.owner[q.GetName()]; owner == m.name || owner == "" && m.name == "b" {
 			queues = append(queues, q)
 		}
@@ -98,6 +103,15 @@ func (m *member) ListQueues(_ context.Context, r *pb.ListQueuesRequest) (*pb.Lis
 		resp.Queues = resp.GetQueues()[:min(len(resp.GetQueues()), m.pageSize)]
 	}
 	return resp, nil
+}
+
+func (m *member) GetQueue(_ context.Context, r *pb.GetQueueRequest) (*pb.GetQueueResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if slices.Contains(m.denied, r.GetName()) {
+		return nil, status.Error(codes.PermissionDenied, "denied")
+	}
+	return nil, status.Error(codes.NotFound, "no such queue")
 }
 
 func (m *member) ListPolicies(context.Context, *pb.ListPoliciesRequest) (*pb.ListPoliciesResponse, error) {
@@ -262,6 +276,7 @@ func TestDrainBlocked(t *testing.T) {
 			delete(d.owner, "b")
 			d.refused = []string{"b"}
 		},
+		"denied":        func(d *drained) { d.denied = []string{"b"} },
 		"being created": func(d *drained) { d.owner["created"], d.refused = "b", []string{"b", "created"} },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -271,14 +286,17 @@ func TestDrainBlocked(t *testing.T) {
 			require.Error(t, err)
 			require.NotErrorIs(t, err, errWait)
 			reason := balance.Failed
-			if name == "not assigned" {
+			switch name {
+			case "not assigned":
 				reason = notAssigned
+			case "denied":
+				reason = balance.AccessDenied
 			}
 			require.Equal(t, map[string]string{"b": string(reason)}, d.blocked())
 			require.Equal(t, "a", d.owner["a"])
 			require.Equal(t, "a", d.owner["c"])
 			require.False(t, d.left)
-			d.canceled, d.refused = nil, nil
+			d.canceled, d.refused, d.denied = nil, nil, nil
 			delete(d.owner, "created")
 			d.owner["b"] = "b"
 			require.NoError(t, d.steps(t, 3))

@@ -4,11 +4,14 @@ package controller
 
 import (
 	"context"
+	"errors"
+	"maps"
 	"math"
 	"slices"
 	"strings"
 	"time"
 
+	"github.com/lockstep-mq/lockstep/client"
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/deploy/operator/internal/nodes"
 	"github.com/lockstep-mq/lockstep/fleet"
@@ -68,7 +71,34 @@ func newSurvey(
 		return nil, err
 	}
 	s.addOwn(queues, fixed)
-	return s, nil
+	return s, s.addDenied(ctx, conn.Admin, queues)
+}
+
+// addDenied adds the queues of the drained pair that are not listed because the operator has no right on them.
+func (s *survey) addDenied(ctx context.Context, c *admin.Client, listed []balance.Queue) error {
+	missing := maps.Clone(s.groups[s.pair])
+	for _, q := range listed {
+		delete(missing, q.Name)
+	}
+	maps.DeleteFunc(missing, func(name, _ string) bool { return s.moving[name] })
+	names := slices.Sorted(maps.Keys(missing))
+	for len(names) > 0 {
+		_, err := c.GetQueue(ctx, names[0])
+		if errors.Is(err, client.ErrDenied) {
+			break
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		names = names[1:] // the queue is being created, or was deleted or moved
+	}
+	for _, name := range names[:min(len(names), maxBlocked)] {
+		s.Queues = append(s.Queues, balance.Queue{
+			Name: name, Pair: s.pair, Group: missing[name], Fixed: balance.AccessDenied,
+			Detail: "the operator has no right on " + name,
+		})
+	}
+	return nil
 }
 
 func (s *survey) addMoves(moves []*pb.FleetMove) {
