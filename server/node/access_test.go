@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/types/known/timestamppb"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	calls "github.com/lockstep-mq/lockstep/server/auth"
@@ -413,7 +414,7 @@ func TestLockOutByLastToken(t *testing.T) { simulated(t, testLockOutByLastToken)
 
 func testLockOutByLastToken(t *testing.T) {
 	c := settings(t, "a")
-	c.Access.Operators = []string{"root"}
+	c.Access.Operators = []string{"admin"}
 	n := startIn(t, c, node.Options{Environment: node.Environment{Authenticators: []calls.Authenticator{
 		func(ctx context.Context) (*access.Identity, error) {
 			id, err := byName(ctx)
@@ -425,15 +426,25 @@ func testLockOutByLastToken(t *testing.T) {
 	}}})
 	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	root := as(t.Context(), "root:ops")
-	create := func(name string) {
+	_, err := n.access().Grant(as(t.Context(), "admin"), &pb.GrantRequest{Rule: &pb.AccessRule{
+		Group: "ops", Rights: []pb.AccessRight{pb.AccessRight_ACCESS_RIGHT_OPERATE},
+	}, LockOut: true})
+	require.NoError(t, err)
+	create := func(name string, options ...func(*pb.AccessToken)) {
 		sum := sha256.Sum256([]byte(name))
-		_, err := n.access().CreateToken(root, &pb.CreateTokenRequest{Token: &pb.AccessToken{
-			Name: name, Principal: "root", Groups: []string{"ops"}, Sha256: sum[:],
-		}})
+		token := &pb.AccessToken{Name: name, Principal: "root", Groups: []string{"ops"}, Sha256: sum[:]}
+		for _, o := range options {
+			o(token)
+		}
+		_, err := n.access().CreateToken(root, &pb.CreateTokenRequest{Token: token})
 		require.NoError(t, err)
 	}
 	create("first")
-	_, err := n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "first"})
+	create("expired", func(t *pb.AccessToken) { t.ExpiresAt = timestamppb.New(time.Now().Add(time.Second)) })
+	create("other", func(t *pb.AccessToken) { t.Principal = "alice" })
+	create("ungrouped", func(t *pb.AccessToken) { t.Groups = nil })
+	time.Sleep(2 * time.Second) //nolint:forbidigo // simulated time
+	_, err = n.access().RevokeToken(root, &pb.RevokeTokenRequest{Name: "first"})
 	require.Equal(t, pb.ErrorReason_ERROR_REASON_LOCK_OUT, reasonOf(err))
 	require.Contains(t, err.Error(), "--group ops")
 	require.NotContains(t, err.Error(), "access grant")

@@ -134,17 +134,23 @@ func (s *Service) checkLockOut(ctx context.Context, at uint64, entries []queue.A
 	if err != nil {
 		return err
 	}
-	if s.o.Rules.WithTable(next).May(id, access.Operate, "") == nil {
-		owns := func(t *pb.AccessToken) bool { return t.GetPrincipal() == id.Principal }
-		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), owns) {
+	rules := s.o.Rules.WithTable(next)
+	if rules.May(id, access.Operate, "") == nil {
+		operates := func(t *pb.AccessToken) bool {
+			expired := t.GetExpiresAt() != nil && !time.Now().Before(t.GetExpiresAt().AsTime())
+			by := &access.Identity{Principal: t.GetPrincipal(), Groups: t.GetGroups(), Method: access.MethodToken}
+			return t.GetPrincipal() == id.Principal && !expired && rules.May(by, access.Operate, "") == nil
+		}
+		if id.Method != access.MethodToken || slices.ContainsFunc(sorted(next.Tokens()), operates) {
 			return nil
 		}
 		groups := ""
 		if len(id.Groups) > 0 {
 			groups = " --group " + strings.Join(id.Groups, ",")
 		}
-		return fmt.Errorf("%w: %q would have no token; create another one first: lockstep access token create NAME "+
-			"--principal %s%s; or force the change with --lock-out", access.ErrLockOut, id.Principal, id.Principal, groups)
+		return fmt.Errorf("%w: %q would have no token with the operate right; create another one first: lockstep access "+
+			"token create NAME --principal %s%s; or force the change with --lock-out", access.ErrLockOut, id.Principal,
+			id.Principal, groups)
 	}
 	if id.Principal == access.Anonymous {
 		return fmt.Errorf("%w: caller has neither a client certificate nor a token, and would lose the operate right. "+
