@@ -28,7 +28,7 @@ that no rule allows are denied, even if all rules are revoked later. The princip
 all rights. In a fleet, each pair has its own rules, roles, tokens and quotas. The commands use the pair in --addr.
 
 Queue rights are publish, consume, browse and manage. Pair rights are operate and audit. In principals, groups and
-queue patterns of rules, * matches any number of characters and ? matches one.`)
+queue patterns of rules, * matches any text, and ? one byte. Wildcards do not match the principal anonymous.`)
 	cmd.GroupID = "operate"
 	cmd.AddCommand(
 		grantCommand(env), revokeCommand(env), listCommand(env), testCommand(env), whoAmICommand(env), resetCommand(env),

@@ -23,9 +23,9 @@ func RestartCommand(env *cli.Env) *cobra.Command {
 and the other node restarts. Clients are paused during the switchover. With min-in-sync 2, writes are refused while a
 node restarts. Ctrl-C cancels the restart at the next safe point. To show or cancel a restart, use lockstep store plan.
 
-The nodes read their configuration files again, except the setting listen, and keep their flags and environment
-variables. For an upgrade, first replace the program on both machines: write the new file next to the old one and rename
-it. A node does not stop if lockstep serve --check fails with the new program.
+The nodes read their configuration files again, and keep their flags and environment variables. For an upgrade, first
+replace the program on both machines: write the new file next to the old one and rename it. A node does not stop if
+lockstep serve --check fails with the new program.
 
 If a node does not start again, the other node serves clients. Start the node manually, if necessary with the old
 program: the restart then continues.`,

@@ -50,8 +50,8 @@ func exportCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "export [FILE]", Short: "Export definitions to a file",
 		Long: `Write queues, policies and schedules to a file or to standard output; with --fleet, those of all pairs, and
-the placement rules, access rules and roles. An existing file is replaced. Messages, tokens and quotas are not
-exported, nor are queues for which --temporary is set on the queue itself.`,
+the placement rules, access rules and roles. An existing file is replaced. Messages, tokens, quotas, jobs and
+temporary queues (--temporary of the queue or a policy) are not exported.`,
 		Example: "  lockstep definitions export > queues.yaml\n  lockstep definitions export queues.yaml --prefix orders.",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -115,9 +115,9 @@ Objects in the file are created, or changed to match it. Options and forwards of
 removed, even without --prune. Changed options can delete messages, for example a shorter TTL or retention. A
 subscription that is added to an existing queue starts with the next message.
 
-With --prune, queues and subscriptions that are not in the file are deleted, with their messages, except for queues
-for which --temporary is set on the queue itself. Policies, schedules, access rules, roles and placement rules that
-are not in the file are only deleted if the file has a list of that kind.
+With --prune, queues and subscriptions that are not in the file are deleted, with their messages, except for
+temporary queues. Policies, schedules, access rules, roles and placement rules that are not in the file are only
+deleted if the file has a list of that kind.
 
 With --fleet, queues that are on another pair than in the file are reported, but not moved.`,
 		Example: `  lockstep definitions import queues.yaml

@@ -21,8 +21,7 @@ The nodes in --addr can belong to any pair of the fleet. There are three excepti
 pair in --addr, lockstep fleet forget requires nodes of other pairs, and lockstep fleet rebuild requires a node of
 each pair if the directory is lost.
 
-The commands require the operate right. drain --move and rebalance also require a
-right on each queue: other queues are not moved.`,
+The commands require the operate right. drain --move and rebalance move only queues on which the caller has a right.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

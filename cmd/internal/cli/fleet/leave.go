@@ -20,8 +20,8 @@ func leaveCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "leave", Short: "Remove a pair from the fleet",
 		Long: `Remove the pair in --addr from the fleet. The pair must have no queues, unless it is the last pair of the
-fleet. No move from or to the pair may be in progress. To move the queues to other pairs, use lockstep fleet drain
-PAIR --move.
+fleet. Moves from or to the pair must have ended. To move the queues to other pairs, use lockstep fleet drain PAIR
+--move.
 
 Afterwards, remove fleet.pair from the settings of both nodes, and restart them. With fleet.pair, the pair joins the
 fleet again after a restart. On a terminal, the command asks for confirmation; scripts use --yes.`,

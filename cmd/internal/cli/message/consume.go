@@ -79,7 +79,7 @@ With --format, each message ` + formatHelp + `
 		"wait for new messages until Ctrl-C, or until --count messages were received")
 	cmd.Flags().BoolVar(&f.noAck, "no-ack", false,
 		"do not acknowledge messages; they are redelivered when the command ends, or after the acknowledgement timeout; "+
-			"each delivery counts toward --max-deliveries of the queue")
+			"each delivery counts toward --max-deliveries of the queue or subscription")
 	cmd.Flags().BoolVar(&f.reject, "reject", false,
 		"reject printed messages: they are dead-lettered or, without a dead-letter queue, discarded")
 	cmd.Flags().StringVar(&f.command, "ack-after-command", "",

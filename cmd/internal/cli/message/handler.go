@@ -22,7 +22,7 @@ import (
 
 const handlerHelp = `With --ack-after-command, a shell runs the command for each message, one at a time. Exit code 0
 acknowledges the message, and 100 rejects it, as with --reject. All other codes nack it, and the delivery counts
-toward --max-deliveries of the queue; 126 and 127 (command cannot run) also stop lockstep consume with an error. The
+toward --max-deliveries; 126 and 127 (command cannot run) also stop lockstep consume with an error. The
 body is the standard input of the command. Environment variables contain the fields: LOCKSTEP_QUEUE,
 LOCKSTEP_SUBSCRIPTION, LOCKSTEP_SEQUENCE, LOCKSTEP_DELIVERY_COUNT, LOCKSTEP_PUBLISHED_AT, LOCKSTEP_MESSAGE_ID,
 LOCKSTEP_CORRELATION_ID, LOCKSTEP_REPLY_TO, LOCKSTEP_CONTENT_TYPE, LOCKSTEP_SUBJECT, LOCKSTEP_GROUP,

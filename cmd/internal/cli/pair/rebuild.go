@@ -31,8 +31,8 @@ The node at ADDRESS (default: the first of --addr) becomes the active and the on
 catches up from it. RECORDS THAT ONLY THE OTHER NODE HAS ARE DISCARDED. If a node is still active, choose that node:
 it stays active, and the in-sync nodes do not change.
 
-The command is refused if the other node is active or has more records. If the other node is lost, add
---without-other, but only if you are sure that it does not run and does not have more records.
+The command is refused if the other node is active or has more records. If the other node does not respond, add
+--without-other, but only if that node is permanently lost, or is stopped and does not have additional records.
 
 Without --yes, the command only prints the new record, and the exit code is 1.`,
 		Example: `  lockstep pair adopt 10.0.0.1:7420

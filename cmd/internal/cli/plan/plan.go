@@ -28,8 +28,8 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "plan", Short: "Show, watch or cancel the rolling operation",
 		Long: `Show the last rolling operation of the pair (resize, compact or restart) with its progress or result. With
---watch, Ctrl-C only stops watching. With --cancel, the operation ends at the next safe point; completed nodes stay
-completed. The exit code is 0 even if the operation failed.`,
+--watch, Ctrl-C only stops watching. With --cancel, the operation ends at the next safe point; completed nodes
+are not reverted. The exit code is 0 even if the operation failed.`,
 		Example: "  lockstep store plan\n  lockstep store plan --watch\n  lockstep store plan --cancel",
 		Args:    cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

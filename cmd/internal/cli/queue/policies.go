@@ -77,8 +77,7 @@ match a queue have defaults, only the defaults of the policy with the highest pr
 equal, those of the first pattern in byte order. Limits are selected in the same way, independently of the defaults.
 
 The change takes effect immediately on existing queues and their messages: for example, messages that are older than
-the new TTL expire. With --temporary, queues that have no consumers for this time from then on are deleted with their
-messages.
+the new TTL expire. With --temporary, queues without consumers for this time are deleted with their messages.
 
 The dead-letter queue of a policy must exist.`,
 		Example: `  lockstep policy put 'orders.*' --max-deliveries 5 --dead-letter orders.dead --priority 10

@@ -107,7 +107,7 @@ The message, with all fields, has at most 32 KiB.`,
 	cmd.Flags().StringVar(&s.Queue, "queue", "", "queue to publish to")
 	cmd.Flags().StringVar(&body, "body", "", "message body, or @FILE; @-: standard input")
 	cmd.Flags().StringVar(&missed, "missed", "once",
-		"occurrences without an active node within a minute: skip, once (publish only the last one) or all")
+		"occurrences for which no node is active within a minute: skip, once (publish only the last one) or all")
 	cmd.Flags().BoolVar(&s.Paused, "paused", false, "store the schedule as paused")
 	given.Register(cmd)
 	if err := cmd.Flags().MarkHidden("message-id"); err != nil { // set by the node

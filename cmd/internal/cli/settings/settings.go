@@ -30,8 +30,8 @@ func Command(env *cli.Env) *cobra.Command {
 over the configuration of the nodes, and survive restarts, until lockstep settings unset.
 
 All other settings, except maintenance settings (lockstep store settings), are read at startup. After a change of the
-configuration files of a pair, use lockstep restart. It keeps flags, environment variables and the setting listen: after
-a change of these, and on a standalone node, restart the process of the node.`,
+configuration files of a pair, use lockstep restart. It keeps flags and environment variables: after a change of
+these, and on a standalone node, restart the process of the node.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}

@@ -44,8 +44,8 @@ func backupCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "backup", Short: "Back up a running node",
 		Long: `Copy a snapshot of a running node, by default of the standby, to a directory on that node, or to an S3
-bucket (settings backup.s3.* of the node). Older backups of the pair beyond the number in --keep-generations are then
-deleted, and the archived log of the node that no remaining backup needs.`,
+bucket (settings backup.s3.* of the node). Older backups of the pair in the same location beyond the number
+in --keep-generations are then deleted, and the archived log of the node that no remaining backup there needs.`,
 		Example: `  lockstep store backup
   lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7
@@ -143,7 +143,8 @@ With --archive, the archived log is applied up to --to-lsn or --to-time, or comp
 point is an error. A point after the backup requires --archive.
 
 The restored store belongs to no pair, and no existing pair accepts it. The node that starts with it can be the first
-node of a new pair. With --replica, the new pair is a replica of the primary site from which the backup was made.`,
+node of a new pair. With --replica, the new pair is a replica site; the backup must be of one of the two sites, and
+newer than the last promotion.`,
 		Example: `  lockstep store restore /backup/lockstep --data-dir /var/lib/lockstep
   lockstep store restore /backup/lockstep/20261121T004500Z-lsn000123-ps16384 --data-dir ./data --dry-run
   lockstep store restore /backup/lockstep --data-dir ./data --archive /archive/lockstep --to-time "2026-11-21 09:30:00"

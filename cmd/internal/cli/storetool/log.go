@@ -76,7 +76,7 @@ func dumpLogCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "dump-log [FILE]", Short: "Show log records of a stopped node",
 		Long: `Show the records of the log in --data-dir, or in FILE, then the segments, and whether the log is complete.
-If the log is corrupt, the exit code is 1.
+If it is incomplete, the exit code is 1.
 
 FILE is a segment of a log, or a file cut-*.seg with records that a node saved because another node, or another site,
 was promoted without them. Queues are shown by ID.`,

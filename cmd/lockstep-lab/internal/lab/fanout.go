@@ -67,7 +67,7 @@ of the least served subscription divided by that of the most served one, until t
 	cmd.Flags().IntVar(&o.Consumers, "consumers", 56, "number of consumers")
 	cmd.Flags().BoolVar(&o.Backlog, "backlog", false, "publish all messages before the consumers start")
 	cmd.Flags().IntVar(&o.Interval, "turn", 1000,
-		"with fewer consumers than subscriptions: maximum messages that a consumer reads before it moves to another one")
+		"with fewer consumers than subscriptions: maximum messages before a consumer changes the subscription")
 	cmd.Flags().IntVar(&o.Prefetch, "prefetch", 256, "maximum messages in flight per consumer")
 	cmd.Flags().BoolVar(&filter, "filter", false,
 		"also measure subscriptions with filters, each of which matches 1 % of the messages")

@@ -24,7 +24,8 @@ func growthCommand(env *cli.Env) *cobra.Command {
 		Use: "growth", Short: "Measure the store with few and many messages",
 		Long: `Measure publishing, and acknowledging in random order, in embedded stores that already contain the numbers of
 messages in --levels. The stores take turns, in --slices slices of publishing and as many of acknowledging. A slice
-publishes --messages, or acknowledges --acks, and ends with a checkpoint. Ratios are relative to the first level.
+publishes --messages, or acknowledges up to --acks, and ends with a checkpoint. Ratios are relative to the first
+level.
 
 After each slice of publishing, the oldest --messages messages are acknowledged, which is not measured.`,
 		Example: `  lockstep-lab growth
@@ -60,7 +61,7 @@ After each slice of publishing, the oldest --messages messages are acknowledged,
 	cmd.Flags().StringVar(&levels, "levels", "100000,1000000,10000000",
 		"numbers of stored messages, each in a separate store")
 	cmd.Flags().IntVar(&o.Acks, "acks", 20_000,
-		"messages to acknowledge per slice")
+		"maximum messages to acknowledge per slice")
 	cmd.Flags().IntVar(&o.Slices, "slices", 5, "number of slices per store, for each of the two operations")
 	cmd.Flags().IntVar(&batch, "batch", 100, "messages or acknowledgements per transaction, 1 to 10000")
 	return cmd

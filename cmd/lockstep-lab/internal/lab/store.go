@@ -29,8 +29,8 @@ func storeCommand(env *cli.Env) *cobra.Command {
 back, and repeat. Nothing is acknowledged, so the store grows. Write latencies are per transaction of --batch
 messages, read latencies per read of up to 1000 messages or 1 MiB.
 
-With --far, the store is closed after the bursts. Then, opening it is measured, and reading all messages with an empty
-page cache, compared with a plain read of the page file.
+With --far, opening the store after the bursts is also measured, and reading all messages with an empty page cache.
+The read rate is compared with that of a plain read of the page file.
 
 --memory-limit requires Linux, root and a memory cgroup. If the limit cannot be set, the results contain the reason.`,
 		Example: `  lockstep-lab store --size 512 --messages 2000000 --bursts 4 --sync off
