@@ -46,7 +46,7 @@ const (
 	ErrorKind_ERROR_KIND_NOT_EMPTY ErrorKind = 5
 	// The request exceeds a limit of the queue, the node, a quota or the client.
 	ErrorKind_ERROR_KIND_LIMIT ErrorKind = 6
-	// The request is invalid and can never succeed.
+	// The request is invalid. A retry without a change fails.
 	ErrorKind_ERROR_KIND_INVALID ErrorKind = 7
 	// A producer with the same ID and a higher epoch took over.
 	ErrorKind_ERROR_KIND_FENCED ErrorKind = 8
@@ -282,7 +282,7 @@ const (
 	ErrorReason_ERROR_REASON_INVALID_FILTER ErrorReason = 204
 	// The queue would exceed `max_messages` or `max_bytes`.
 	ErrorReason_ERROR_REASON_QUEUE_FULL ErrorReason = 40
-	// The disk of the active is nearly full. Consume messages or free disk space.
+	// The disk of the active is nearly full: see the condition `disk-low`.
 	ErrorReason_ERROR_REASON_DISK_LOW ErrorReason = 41
 	// `limits.queues`, or the limit of the store, is reached.
 	ErrorReason_ERROR_REASON_TOO_MANY_QUEUES ErrorReason = 42

@@ -185,15 +185,15 @@ func ofTheCoordinator() []Definition {
 	return []Definition{
 		{
 			Kind: CoordinatorLost, Severity: Critical, Scope: OfNode, After: 2 * time.Second,
-			Cause: "This node cannot reach the coordinator, so it cannot change roles. Writes stop if one of two " +
-				"in-sync nodes is lost or restarted.",
+			Cause: "This node cannot reach the coordinator, so it cannot change roles. Writes stop if the other " +
+				"in-sync node is lost or restarted.",
 			Action: "Check the processes of the coordinator and the network to them. A pair that serves clients " +
 				"continues to serve them: restart neither node until the coordinator is reachable.",
 		},
 		{
 			Kind: CoordinatorErrors, Severity: Critical, Scope: OfNode, After: settle,
 			Cause: "The coordinator responds, but requests to it fail, so this node cannot change roles. Writes " +
-				"stop if one of two in-sync nodes is lost or restarted, because the cluster record cannot be updated.",
+				"stop if the other in-sync node is lost or restarted.",
 			Action: "The details contain the error of the coordinator. Free space on its disk, or grant this node " +
 				"write access to its key. Do not restart a node until requests succeed; a node that was restarted " +
 				"returns to sync automatically.",
@@ -336,7 +336,7 @@ func ofFleets() []Definition {
 		{
 			Kind: FleetConflict, Severity: Critical, Scope: OfPair,
 			Cause: "The directory of the fleet assigns queues of this pair to other pairs, or another pair has its name. " +
-				"Clients may use the queues of either pair.",
+				"Clients can use the queues at either pair.",
 			Action: "The details contain the names. Set another name in `fleet.pair`, or delete the queue at the pair that " +
 				"must not have it.",
 		},
@@ -374,8 +374,8 @@ func ofJobs() []Definition {
 		{
 			Kind: JobStuck, Severity: Warning, Scope: OfPair,
 			Cause: "A run of a scheduled job is still in progress although its next run is due.",
-			Action: "Check its progress with `lockstep status`. If it hangs, restart the node that runs it: the " +
-				"run starts again.",
+			Action: "Check its progress with `lockstep status`. If it hangs, restart the node that runs it, and " +
+				"start the job again with `lockstep job run`, unless it is already running.",
 		},
 		{
 			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,
@@ -389,15 +389,15 @@ func ofJobs() []Definition {
 			Cause: "A backup job was created or changed more than two intervals ago, but none of its recorded runs " +
 				"succeeded. Without another backup, a restore is not possible.",
 			Action: "Check the failed runs with `lockstep job history`: the directory has no space or is not " +
-				"writable, or the S3 server of the bucket is unreachable or denies access. Then back up now: " +
-				"`lockstep job run` or `lockstep store backup`.",
+				"writable, or the S3 server of the bucket is unreachable or denies access. Then run the job: " +
+				"`lockstep job run`. The condition ends with a successful run.",
 		},
 		{
 			Kind: BackupOld, Severity: Warning, Scope: OfPair,
 			Cause: "The last successful run of a backup job started more than two of its intervals ago.",
 			Action: "Check with `lockstep job history` why the last runs failed or were skipped: the directory " +
 				"has no space or is not writable, or the S3 server of the bucket is unreachable or denies access. " +
-				"Then back up now: `lockstep job run` or `lockstep store backup`.",
+				"Then run the job: `lockstep job run`. The condition ends with a successful run.",
 		},
 		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
@@ -477,9 +477,10 @@ func ofTheContent() []Definition {
 		},
 		{
 			Kind: CorruptPageFile, Severity: Critical, Scope: OfNode,
-			Cause: "The page file of this node is corrupt and can only be repaired with a copy of the other " +
-				"node's store. Until the repair, the page file is read-only.",
-			Action: "Bring the other node into sync; the store is then replaced automatically. Check the disk.",
+			Cause: "The page file of this node is corrupt. It must be replaced with a copy of the other node's store " +
+				"or, on a standalone node, with a backup. Until then, it is read-only.",
+			Action: "Bring the other node into sync; the store is then replaced automatically. On a standalone node, " +
+				"restore a backup. Check the disk.",
 		},
 		{
 			Kind: CorruptLog, Severity: Warning, Scope: OfNode,
@@ -557,8 +558,8 @@ func ofTheMachine() []Definition {
 			Kind: AuthFailures, Severity: Info, Scope: OfNode,
 			Cause: "At least 100 calls within a minute had an invalid or expired token or certificate: a client " +
 				"with an old token, or an attack.",
-			Action: "Find the address in the log, and give that client a valid token, or block it. Other clients " +
-				"are not affected.",
+			Action: "Find the address in the log, and give that client a valid token, or block it. Clients at other " +
+				"addresses are not affected.",
 		},
 		{
 			Kind: JWKSUnavailable, Severity: Warning, Scope: OfNode,

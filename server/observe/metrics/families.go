@@ -328,7 +328,7 @@ func corruptionFamilies() []family {
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),
 		gauge("lost_messages", "Corrupt messages without an intact copy on the other node.",
 			func(s *snapshot) float64 { return float64(s.corruption.LostMessages) }),
-		gauge("index_corrupt", "1 if the page file is corrupt and must be replaced with a copy of the other node's.",
+		gauge("index_corrupt", "1 if the page file is corrupt and must be replaced (condition corrupt-page-file).",
 			func(s *snapshot) float64 { return boolValue(s.corruption.Index != nil) }),
 		counter("scrubbed_pages_total", "Pages read by the scrub.",
 			func(s *snapshot) float64 { return float64(s.corruption.ScrubbedPages) }),

@@ -78,7 +78,7 @@ func coordinatorHistogram() histogram {
 }
 
 func pauseHistogram() histogram {
-	return describeHistogram("fleet_move_pause_seconds", whenFleet+", after the first move of queues to the pair",
+	return describeHistogram("fleet_move_pause_seconds", whenFleet+", after the first move since the node's start",
 		"Time between the request for the fence and the take of the queues of a move to this pair.")
 }
 

@@ -111,7 +111,7 @@ class LimitExceeded(Refused):
 
 
 class InvalidRequest(Refused, ValueError):
-    """The request is invalid and can never succeed."""
+    """The request is invalid. A retry without a change fails."""
 
     what_to_do = "correct the request"
 
