@@ -75,8 +75,9 @@ type Stored struct {
 	Sequence uint64
 	// PublishedAt is the time when the active accepted the message, with millisecond resolution.
 	PublishedAt time.Time
-	// DeliveryCount is the number of earlier deliveries by the subscription, since its last Seek, that ended without an
-	// acknowledgement. Some deliveries that the application has not received are not counted.
+	// DeliveryCount is the number of earlier deliveries by the subscription, since its last Seek, that are known to have
+	// ended without an acknowledgement. It can be too low: for example, a delivery in flight when the active fails is not
+	// always counted, and a message that the application has not received is not counted.
 	DeliveryCount uint32
 	// DeadLetter describes the origin of a message that was moved to a dead-letter queue; nil for other messages.
 	DeadLetter *DeadLetter

@@ -43,7 +43,8 @@ func (p *Primary) HoldWrites(err error, limit time.Duration) {
 	}
 }
 
-// wait waits until the hold is released. Nothing is logged if it returns an error.
+// wait waits until the hold is released, for at most its limit. It does not wait if all items have Site or Exempt. If
+// it returns an error, the caller must not log the items.
 func (h *hold) wait(ctx context.Context, items []Item, stopped <-chan struct{}) error {
 	if !slices.ContainsFunc(items, func(i Item) bool { return !i.Site && !i.Exempt }) {
 		return nil

@@ -17,7 +17,8 @@ import (
 // QueueActivity contains the rates and the lag of a queue.
 type QueueActivity struct {
 	// Rates reports whether Published, Delivered and Acknowledged are known. They are known only if a client has
-	// requested the activity of queues within the previous 10 seconds. The rates are averages over one or two seconds.
+	// requested the activity of queues within the previous 10 seconds. The rates are averages over the
+	// time between two such requests, at least one second.
 	Rates bool
 	// Published is the number of messages published, moved or forwarded to the queue per second.
 	Published float64

@@ -1766,8 +1766,8 @@ func (x *QueuePause) GetReason() string {
 	return ""
 }
 
-// QueueActivity contains the activity of a queue. Rates are averages over the last one or two seconds. They are not set
-// if the activity of queues was not requested in the previous 10 seconds.
+// QueueActivity contains the activity of a queue. Rates are averages over the time between two requests for the
+// activity, at least one second. They are not set if the activity was not requested in the previous 10 seconds.
 type QueueActivity struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Messages published, moved or forwarded to the queue per second.

@@ -330,7 +330,8 @@ type recordedQueue struct {
 	series *series
 }
 
-// find returns the recorded queues that still exist, and the candidates. The caller must hold sampling.
+// find returns the recorded queues that still exist, and the candidates. It removes the history of queues that no
+// longer exist. If same is false, the last sample is of another source, and is not used. The caller must hold sampling.
 func (r *Recorder) find(source Source, same bool) (recorded []recordedQueue, candidates []candidate) {
 	r.mu.Lock()
 	known := maps.Clone(r.queues)

@@ -198,7 +198,7 @@ func (s *source) idle(ctx context.Context, advanced <-chan struct{}) bool {
 	return false
 }
 
-// next returns a response with the next applied frames. Without such frames, the response has no frames.
+// next returns a response with the next applied frames. It does not wait for frames.
 func (s *source) next() (*pb.PullLogResponse, error) {
 	applied := s.store.Applied().LSN
 	s.applied = applied
