@@ -144,7 +144,8 @@ func tokenRevokeCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "revoke NAME", Short: "Revoke a token by its name",
 		Long: `Revoke a token permanently. Access rules of its principal are kept. The command is refused if the caller would
-lose its own operate right or, if it uses a token, its last token. --lock-out overrides this check.`,
+lose its own operate right or, if it uses a token, the last valid token with this right. --lock-out overrides this
+check.`,
 		Example: "  lockstep access token revoke ci\n  lockstep access token revoke ci --output json",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -311,7 +312,7 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 		Long: `Limit the total usage of all queues that match a name pattern: * matches any number of characters, ? one
 character. An existing quota of the pattern is replaced: limits that are not given are unlimited. Publishes that
 exceed --rate are delayed, and refused while the delay is more than 10 seconds. Requests that exceed another limit
-are refused. Forwarded messages and dead letters count for --bytes, but are not refused.`,
+are refused. Forwarded messages and dead letters count toward --bytes, but are not refused.`,
 		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
   lockstep access quota put '*' --bytes 100GiB --output json`,
 		Args: cobra.ExactArgs(1),

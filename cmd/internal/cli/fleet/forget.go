@@ -32,7 +32,8 @@ refused while the pair is live.
 DO NOT START THE NODES OF THE PAIR AGAIN with their data directories: they would serve queues although other pairs
 can have queues with the same names.
 
-Moves from the pair to other pairs must end first. If they do not end within --timeout, the command fails; repeat it.
+The registration of the pair is removed after the moves from the pair to other pairs have ended. If they do not end
+within --timeout, the command fails, although the names of other queues are already removed: repeat the command.
 For moves to the pair, the source pairs keep the queues. If the lost pair had already taken them over, messages that
 it stored since are lost, and messages that it delivered since are delivered again.
 

@@ -30,13 +30,13 @@ func Command(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
-		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The pair that
-has the queue when the schedule is put stores the schedule. Schedules continue after a failover, without publishing
+		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. It is
+stored by the pair that has the queue when it is created. Schedules continue after a failover, without publishing
 an occurrence twice.
 
 In a fleet, the commands delete, pause, resume, run and show look for a schedule on the pair in --addr first, and
 then on the other pairs. If the queue of a schedule is moved to another pair, the schedule is not moved, and its
-publishes fail. In this case, delete the schedule, and put it again.`,
+publishes fail. In this case, delete the schedule, and create it again.`,
 		Args: cli.KnownSubcommand,
 		RunE: cli.NeedsSubcommand,
 	}
