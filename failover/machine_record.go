@@ -157,13 +157,15 @@ func (m *machine) admit(rec Record) bool {
 			"and the data directory", ErrOtherPair, m.ident.PairID, rec.PairID))
 	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
 		// An empty node was started first, and created the pair. This node waits instead of stopping.
-		m.wait(fmt.Errorf("%w: store has records up to %s, active of pair %s is node %s. To serve the backup, stop both "+
-			"nodes, use an empty data directory for the other one, delete the record or use another key prefix, and start "+
-			"this node first; to join the pair, start this node with an empty data directory", ErrRestored,
+		m.wait(fmt.Errorf("%w: store has records up to %s, active of pair %s is node %s. To serve the backup instead of "+
+			"the messages of the pair, stop both nodes, use an empty data directory for the other one, delete the record or "+
+			"use another key prefix, and start this node first; to join the pair, start this node with an empty data "+
+			"directory", ErrRestored,
 			m.ident.End, rec.PairID, rec.Active))
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.Quarantine == "":
-		m.halt(fmt.Errorf("%w: store has records up to %s, but was never part of pair %s: start this node with an empty "+
-			"data directory", ErrOtherPair, m.ident.End, rec.PairID))
+		m.halt(fmt.Errorf("%w: store has records up to %s, but was never part of pair %s, which lacks them: to join the "+
+			"pair, keep this data directory, and start this node with another, empty one", ErrOtherPair, m.ident.End,
+			rec.PairID))
 	case rec.Config < m.bootFence.Config && !mutate.Off("INV-9-older-record-is-accepted"):
 		m.wait(fmt.Errorf("%w: record has config %d, this node has %d: the coordinator was restored from an old copy; "+
 			"restore a newer one, or, if none exists, run 'lockstep pair adopt'", ErrRecordOld, rec.Config,

@@ -379,5 +379,5 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 
 func corruptSource(err error) error {
 	return fmt.Errorf("backup: the store is corrupt; no backup was made and no older one removed; "+
-		"copy the store from the peer, or back up the peer: %w", err)
+		"if the other node is in sync, back up that node: %w", err)
 }

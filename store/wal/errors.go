@@ -60,8 +60,8 @@ func (e *CorruptError) Error() string {
 	if e.DurableLSN > 0 {
 		proof = fmt.Sprintf(", although everything up to record %d was durable", e.DurableLSN)
 	}
-	return fmt.Sprintf("log is corrupt at record %d (%s, offset %d)%s: %v. Nothing was truncated. "+
-		"Copy the store from the peer, or restore a backup; `lockstep store dump-log` shows the readable records",
+	return fmt.Sprintf("log is corrupt at record %d (%s, offset %d)%s: %v. Nothing was truncated; "+
+		"`lockstep store dump-log` shows the readable records",
 		e.LSN, e.Segment, e.Offset, proof, e.Err)
 }
 

@@ -88,7 +88,8 @@ func (v *Voter) checkJoining(ctx context.Context, address string) (hello, error)
 	}
 	if _, member := v.find(h.Status.ID); !member && !h.Empty {
 		return hello{}, fmt.Errorf("%w: voter at %s (%s) has the state of a cluster of which it is not a member: stop it, "+
-			"move its directory away, and restart it", ErrMembership, address, h.Status.ID)
+			"move its raft directory away (on a node: only 'raft' in the data directory), and restart it", ErrMembership,
+			address, h.Status.ID)
 	}
 	return h, nil
 }

@@ -81,9 +81,9 @@ func ofTheRole() []Definition {
 				"coordinator was restored, wiped or replaced. Or this node was restored from a backup, but an " +
 				"empty node was started first and created the pair.",
 			Action: "Check which coordinator this node uses. If it is the right one and its record is lost, " +
-				"rebuild the record with `lockstep pair adopt`. To serve a restored backup, stop both nodes, give " +
-				"the other one an empty data directory, remove the record or set another " +
-				"`coordinator.etcd.prefix`, and start this node first.",
+				"rebuild the record with `lockstep pair adopt`. To serve a restored backup instead of the messages " +
+				"of the pair, stop both nodes, give the other one an empty data directory, remove the record or set " +
+				"another `coordinator.etcd.prefix`, and start this node first.",
 		},
 		{
 			Kind: ForcedUnresolved, Severity: Warning, Scope: OfPair,

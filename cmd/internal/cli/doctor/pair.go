@@ -34,7 +34,8 @@ func checkPair(_ context.Context, in *inspector) []Finding {
 	}
 	if err != nil {
 		return one(Problem, err.Error(), "the node does not start with this store: it quarantines it, or waits",
-			"see docs/how-to/respond-to-conditions.md; restore a backup, or let the node copy everything from the other node")
+			"see docs/how-to/respond-to-conditions.md; if the other node is in sync, start this one: it copies everything from "+
+				"the other node; otherwise keep this directory, and restore a backup to another one")
 	}
 	record, asked := in.pairRecord()
 	measured := fmt.Sprintf("store of node %s, ", id.NodeID)

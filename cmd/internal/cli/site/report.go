@@ -178,7 +178,8 @@ func (r *report) addRoles() {
 	}
 	switch {
 	case here.Lineage != "" && there.Lineage != "" && here.Lineage != there.Lineage:
-		r.problem("the sites belong to different groups: one of them must start with an empty data directory")
+		r.problem("the sites belong to different groups: keep the site with the valid messages, and set up the other one " +
+			"again with lockstep site seed")
 	case here.Role == rolePrimary && there.Role == rolePrimary:
 		low := here
 		if there.Epoch < low.Epoch {

@@ -3,11 +3,15 @@
 package storetool_test
 
 import (
+	"bytes"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/lockstep-mq/lockstep/cmd/internal/cli"
 	"github.com/lockstep-mq/lockstep/cmd/internal/clitest"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/stretchr/testify/require"
 )
 
@@ -45,4 +49,23 @@ func TestDataDir(t *testing.T) {
 			code := c.Run("", "store", "dump-page", "1", "--data-dir", dir)
 		return code
 	}())
+}
+
+// For a corrupt store, check recommends a copy from the other node only if that node is in sync.
+func TestCheckCorruptStore(t *testing.T) {
+	p, c := clitest.StartNodes(t, true)
+	body := strings.Repeat("0123456789abcdef", 1<<10)
+	c.OK("publish", "q", body, "--create")
+	dir := filepath.Join(p.Nodes[0].Dir, "data")
+	require.NoError(t, p.Close())
+	pages := filepath.Join(dir, datadir.PageFileName)
+	raw, err := os.ReadFile(pages)
+	require.NoError(t, err)
+	require.Contains(t, string(raw), body[:1<<10])
+	corrupt := bytes.ReplaceAll(raw, []byte("0123456789abcdef"), []byte("0123456789abcdeg"))
+	require.NoError(t, os.WriteFile(pages, corrupt, 0o600))
+	_, stderr, code := c.Run("", "store", "check", "--data-dir", dir)
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "lockstep status")
+	require.Contains(t, stderr, "lockstep store restore")
 }
