@@ -255,20 +255,23 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup creates a backup from a snapshot of this node. It runs online. It returns ErrNoBackupPath if no location is
-// set, and ErrBusy while another operation runs.
+// Backup creates a backup from a snapshot of this node. It runs online. Only a backup in the configured location
+// removes archived log, because the backups there need the log that is newer than the oldest of them. Backup returns
+// ErrNoBackupPath if no location is set, and ErrBusy while another operation runs.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
 	o := backup.Options{
-		BytesPerSecond: req.BytesPerSecond, Archive: m.o.Archive, Seal: m.o.Seal,
-		Software: m.o.Software,
+		BytesPerSecond: req.BytesPerSecond, Seal: m.o.Seal, Software: m.o.Software,
 	}
 	settings, err := m.Settings()
 	if err != nil {
 		return backup.Set{}, err
 	}
 	o.KeepGenerations = cmp.Or(req.Keep, settings.BackupKeep)
+	if isConfigured(req.Path, settings.BackupPath) {
+		o.Archive = m.o.Archive
+	}
 	if o.Location, err = m.location(req.Path); err != nil {
 		return backup.Set{}, err
 	}
@@ -320,6 +323,17 @@ func (m *Manager) location(path string) (backup.Objects, error) {
 		return nil, fmt.Errorf("%w: backup.path: this node supports directories only", ErrSetting)
 	}
 	return backup.Directory(nil, at.Dir), nil
+}
+
+// isConfigured reports whether path is empty or the configured location.
+func isConfigured(path, configured string) bool {
+	if path == "" {
+		return true
+	}
+	at, err := backup.ParseLocation(path)
+	own, ownErr := backup.ParseLocation(configured)
+	at.Dir, own.Dir = filepath.Clean(at.Dir), filepath.Clean(own.Dir)
+	return err == nil && ownErr == nil && at == own
 }
 
 func closeObjects(place backup.Objects) {
