@@ -56,7 +56,11 @@ Stop the consumers first. Otherwise, a late acknowledgement can prevent the rede
 				if err != nil {
 					return err
 				}
-				return env.Print.Result(moved(r), "%s continues at sequence %s, backlog: %s", args[0], output.Count(r.Sequence),
+				at := "sequence " + output.Count(r.Sequence)
+				if r.Sequence == 0 { // sequences belong to a partition
+					at = to + " in all partitions"
+				}
+				return env.Print.Result(moved(r), "%s continues at %s, backlog: %s", args[0], at,
 					output.Plural(r.Backlog, "message"))
 			})
 		},

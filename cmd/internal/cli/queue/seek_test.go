@@ -58,3 +58,12 @@ func TestSeek(t *testing.T) {
 		require.Contains(t, stderr, refused.want, refused.args)
 	}
 }
+
+// queue seek moves all partitions. Sequences belong to a partition, so that the text contains none.
+func TestSeekPartitioned(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "events", "--partitions", "2", "--retention-messages", "100")
+	c.OK("publish", "events", "one")
+	require.NotContains(t, c.OK("queue", "seek", "events", "--to", "earliest"), "sequence")
+	require.Contains(t, c.OK("queue", "seek", "events#0/2", "--to", "earliest"), "sequence 1")
+}
