@@ -41,9 +41,10 @@ type HistoryPoint struct {
 
 // History returns the recorded values of a queue for the last period, which is at most [MaxHistory]. If queue is
 // empty, it returns the totals of all queues. At most 100 queues are recorded, usually the busiest ones. The history
-// is kept in memory: it is lost if both nodes restart, and after a failover, the last seconds may be missing. Errors
-// include [client.ErrQueueNotFound]; [client.ErrInvalid]; [client.ErrInternal] with the code Unimplemented if the
-// active runs release 0.1.0.
+// is kept in memory: it is lost if both nodes restart, and after a failover, the last seconds may be missing. Each
+// partition of a partitioned queue has its own history. Errors include [client.ErrQueueNotFound]; [client.ErrInvalid];
+// [client.ErrRefused] with the reason QUEUE_PARTITIONED for a partitioned queue; [client.ErrInternal] with the code
+// Unimplemented if the active runs release 0.1.0.
 func (c *Client) History(ctx context.Context, queue string, period time.Duration) (History, error) {
 	if period <= 0 || period > MaxHistory {
 		return History{}, fmt.Errorf("%w: the period must be more than 0 and at most %s, not %s", client.ErrInvalid,

@@ -35,3 +35,13 @@ func TestShowHistory(t *testing.T) {
 		require.Equal(t, refused.code, code, "%v: %s", refused.args, stderr)
 	}
 }
+
+// The history of a partitioned queue requires the name of a partition.
+func TestShowHistoryPartitioned(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "orders", "--partitions", "2")
+	_, stderr, code := c.Run("", "queue", "show", "orders", "--history")
+	require.Equal(t, cli.ExitError, code)
+	require.Contains(t, stderr, "orders#0/2")
+	c.OK("queue", "show", "orders#0/2", "--history")
+}
