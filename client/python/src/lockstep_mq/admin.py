@@ -78,7 +78,8 @@ class Admin(QueueCalls, ScheduleCalls):
         Messages in flight to a consumer are also moved. A moved message is a new message at the end of the target
         queue, for all subscriptions. Each message is moved at most once, in transactions of several messages. After an
         error, some messages may have been moved. An attempt without a response is not retried, because it could exceed
-        limit: the call raises OutcomeUnknown, and another call moves the remaining messages.
+        limit: the call raises OutcomeUnknown, and another call moves the remaining messages. Such a call requires a
+        limit that is reduced by the number of moved messages.
 
         Args:
             queue: The dead-letter queue.

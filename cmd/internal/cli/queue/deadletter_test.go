@@ -130,3 +130,20 @@ func TestDeadLetters(t *testing.T) {
 		require.Contains(t, stderr, "nothing", refused)
 	}
 }
+
+// After some messages were moved, a repetition with the same --limit can move more messages than the limit.
+func TestReplayFailsWithLimit(t *testing.T) {
+	_, c := clitest.StartNodes(t, true)
+	c.OK("queue", "create", "dead", "--partitions", "2")
+	c.OK("queue", "create", "full", "--max-messages", "1")
+	replay := func(args ...string) string {
+		c.OK("publish", "dead#0/2", "one")
+		c.OK("publish", "dead#1/2", "two")
+		_, stderr, code := c.Run("", append([]string{"queue", "replay-dead", "dead", "--to", "full"}, args...)...)
+		require.Equal(t, cli.ExitError, code)
+		c.OK("queue", "purge", "full", "--yes")
+		return stderr
+	}
+	require.NotContains(t, replay(), "--limit")
+	require.Contains(t, replay("--limit", "2"), "--limit")
+}

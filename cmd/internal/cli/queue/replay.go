@@ -4,6 +4,7 @@ package queue
 
 import (
 	"context"
+	"errors"
 
 	"github.com/spf13/cobra"
 
@@ -28,7 +29,7 @@ letter is skipped if its original queue does not exist on the same pair. Message
 skipped. With --to, both kinds of messages are moved to this queue, which must be on the same pair. Messages that are
 older than the TTL of their new queue are skipped, because they would expire immediately. If the new queue has neither a
 subscription nor a retention, the moved messages are lost. If the command fails, run it again to move the remaining
-messages.`,
+messages, with --limit reduced by the number of moved messages.`,
 		Example: `  lockstep queue replay-dead orders.dead
   lockstep queue replay-dead orders.dead --limit 1
   lockstep queue replay-dead orders.dead --filter 'properties.region == "eu"'
@@ -44,7 +45,7 @@ messages.`,
 				r, err := admin.New(c).ReplayDeadLetters(ctx, args[0], o) // many messages may take longer than the timeout
 				search.End()
 				if err != nil {
-					return partly(err, "moved", r.Moved)
+					return replayFailed(err, args[0], r.Moved, o.Limit)
 				}
 				if err := env.Print.Object(replayed(r)); err != nil {
 					return err
@@ -65,4 +66,16 @@ messages.`,
 	cmd.Flags().Uint64Var(&o.From, "from", 0, "first sequence; 0: the oldest")
 	cmd.Flags().Uint64VarP(&o.Limit, "limit", "n", 0, "maximum number of messages to move; 0: unlimited")
 	return cmd
+}
+
+// replayFailed adds to an error the number of messages that were moved before the error. Advice to repeat the command
+// considers the limit.
+func replayFailed(err error, queue string, moved, limit uint64) error {
+	repeat := moved > 0 || errors.Is(err, client.ErrOutcomeUnknown)
+	err = partly(err, "moved", moved)
+	if limit == 0 || !repeat {
+		return err
+	}
+	return cli.WithHint(err, "`lockstep queue show %s` for the number of remaining messages, then the command again with "+
+		"--limit reduced by the number of moved messages", queue)
 }
