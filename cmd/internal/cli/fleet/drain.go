@@ -98,7 +98,7 @@ func setState(env *cli.Env, state pb.PairState) func(*cobra.Command, []string) e
 			}
 			d := newDrained(a.fleet, name, state)
 			if state == pb.PairState_PAIR_STATE_OPEN {
-				return env.Print.Result(d, "pair %s is open: new queues are created on it", name)
+				return printUndrained(env, &d, a.fleet)
 			}
 			d.warn(a.fleet)
 			return printDrained(env, &d)
@@ -122,6 +122,19 @@ func (d *drained) warn(f *pb.GetFleetResponse) {
 				"requires this pair; lockstep fleet place changes the rule", r.GetPattern()))
 		}
 	}
+}
+
+func printUndrained(env *cli.Env, d *drained, f *pb.GetFleetResponse) error {
+	for _, p := range f.GetPairs() {
+		if p.GetName() == d.Pair && !p.GetLive() && f.GetDirectory().GetCurrent() {
+			d.Warnings = append(d.Warnings, "the pair is not live: no queues are created on it until one of its nodes is "+
+				"active; lockstep status with its addresses shows the reason")
+		}
+	}
+	if len(d.Warnings) > 0 {
+		return env.Print.Result(d, "pair %s is open\nWARNING: %s", d.Pair, d.Warnings[0])
+	}
+	return env.Print.Result(d, "pair %s is open: new queues are created on it", d.Pair)
 }
 
 func printDrained(env *cli.Env, d *drained) error {
