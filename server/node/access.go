@@ -6,8 +6,10 @@ import (
 	"context"
 	"errors"
 	"io/fs"
+	"strings"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"google.golang.org/grpc/metadata"
 
@@ -17,6 +19,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/store/vfs"
 )
 
 // peerSecretKey is the metadata key of the pair's shared secret, which is replicated with the access rules. A caller
@@ -81,31 +84,73 @@ func (n *node) watchAccess(ctx context.Context) {
 const (
 	resetPollInterval = time.Second
 	resetTimeout      = 10 * time.Second
+	maxResetBytes     = 4 << 10
+
+	// resetMarker and lastResetField are the lines of a marker: the line written by `lockstep access reset`, and the ID
+	// of the last reset before the node was started with this marker.
+	resetMarker    = "delete all access rules\n"
+	lastResetField = "last reset: "
 )
 
+// accessReset is a request of `lockstep access reset`.
+type accessReset struct {
+	marker string
+	last   string // ID of the last reset of the pair when the node was first started with the marker; empty without one
+}
+
+// requestedReset returns the request of `lockstep access reset`, or nil. It adds the last reset of the pair to the
+// marker, so that the request has no effect after a later reset, even if this node is restarted.
+func (n *node) requestedReset() *accessReset {
+	r := &accessReset{marker: datadir.AccessReset(n.cfg.Data.Dir), last: n.lastReset()}
+	content, err := vfs.ReadFile(n.fs, r.marker, maxResetBytes)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // the marker is created only while the node is stopped
+	}
+	if _, last, ok := strings.Cut(string(content), lastResetField); ok {
+		r.last = strings.TrimSpace(last)
+	} else if err == nil {
+		err = vfs.WriteFileAtomic(n.fs, r.marker, []byte(resetMarker+lastResetField+r.last+"\n"))
+	}
+	if err != nil {
+		n.log.Error("last reset not added to the request for an access reset: after a restart, this node would delete "+
+			"the rules even if the other node has already deleted them", zap.String("marker", r.marker), zap.Error(err))
+	}
+	return r
+}
+
+// lastReset returns the ID of the last reset that this node has applied, or an empty string.
+func (n *node) lastReset() string {
+	_, entries := query.Access(n.store)
+	for _, e := range entries {
+		if e.Kind == access.KindReset {
+			return string(e.Value)
+		}
+	}
+	return ""
+}
+
 // watchReset deletes all access rules and the replicated access mode when this node is active, if `lockstep access
-// reset` has requested that. It retries until it succeeds, the marker is removed, or ctx ends. The rules are deleted
-// only once, even if the marker cannot be removed.
-func (n *node) watchReset(ctx context.Context) {
-	marker := datadir.AccessReset(n.cfg.Data.Dir)
-	if _, err := n.fs.Stat(marker); errors.Is(err, fs.ErrNotExist) {
-		return // the marker is created only while the node is stopped
+// reset` has requested that. It retries until it succeeds, the marker is removed, the other node has deleted the rules,
+// or ctx ends. The rules are deleted only once, even if the marker cannot be removed.
+func (n *node) watchReset(ctx context.Context, r *accessReset) {
+	if r == nil {
+		return
 	}
 	n.log.Warn("all access rules will be deleted when this node is active: requested by `lockstep access reset`",
-		zap.String("marker", marker))
+		zap.String("marker", r.marker))
 	ticker := time.NewTicker(resetPollInterval)
 	defer ticker.Stop()
-	for deleted := false; ; {
+	for done := false; ; {
 		var err error
-		if !deleted {
-			deleted, err = n.resetIfRequested(ctx, marker)
+		if !done {
+			done, err = n.resetIfRequested(ctx, r)
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			n.log.Warn("access reset canceled: the marker was removed", zap.String("marker", marker))
+			n.log.Warn("access reset canceled: the marker was removed", zap.String("marker", r.marker))
 			return
 		}
-		if deleted {
-			if err = n.removeReset(marker); err == nil {
+		if done {
+			if err = n.removeReset(r.marker); err == nil {
 				return
 			}
 		}
@@ -120,10 +165,16 @@ func (n *node) watchReset(ctx context.Context) {
 	}
 }
 
-// resetIfRequested deletes the rules if this node is active. It returns fs.ErrNotExist if the marker was removed.
-func (n *node) resetIfRequested(ctx context.Context, marker string) (deleted bool, err error) {
-	if _, err := n.fs.Stat(marker); err != nil {
+// resetIfRequested deletes the rules if this node is active. done is true if the request is complete: this node, or the
+// other node since the request, has deleted the rules. It returns fs.ErrNotExist if the marker was removed.
+func (n *node) resetIfRequested(ctx context.Context, r *accessReset) (done bool, err error) {
+	if _, err := n.fs.Stat(r.marker); err != nil {
 		return false, err
+	}
+	if last := n.lastReset(); last != r.last {
+		n.log.Warn("access reset not required: all access rules were deleted by another reset since this node was started",
+			zap.String("reset", last), zap.String("marker", r.marker))
+		return true, nil
 	}
 	session := n.serving.Get()
 	if session == nil {
@@ -141,26 +192,24 @@ func (n *node) removeReset(marker string) error {
 	return n.fs.SyncDir(n.cfg.Data.Dir)
 }
 
+// resetAccess deletes the rules and stores the ID of the reset, so that a request on the other node has no effect.
 func (n *node) resetAccess(ctx context.Context, session *session.Session) error {
 	ctx, cancel := context.WithTimeout(ctx, resetTimeout)
 	defer cancel()
 	version, entries := query.Access(n.store)
-	var changes []txn.AccessChange
+	id := uuid.NewString()
+	changes := []txn.AccessChange{{Kind: access.KindReset, Name: []byte(access.ResetName), Value: []byte(id)}}
 	for _, e := range entries {
 		if e.Kind == access.KindRule || e.Kind == access.KindMode {
 			changes = append(changes, txn.AccessChange{Kind: e.Kind, Name: []byte(e.Name), Remove: true})
 		}
-	}
-	if len(changes) == 0 {
-		n.log.Warn("no access rules to delete")
-		return nil
 	}
 	r, err := txn.Propose(ctx, session.Primary, time.Now(), func(b *txn.Builder) { b.ChangeAccess(version, 0, changes) })
 	if err != nil {
 		return err
 	}
 	n.loadAccess()
-	n.log.Error("all access rules deleted, requested by `lockstep access reset`", zap.Int("entries", len(changes)),
-		zap.Uint64("lsn", r.LSN), zap.Bool("unrestricted", n.rules.Open()))
+	n.log.Error("all access rules deleted, requested by `lockstep access reset`", zap.Int("entries", len(changes)-1),
+		zap.String("reset", id), zap.Uint64("lsn", r.LSN), zap.Bool("unrestricted", n.rules.Open()))
 	return nil
 }

@@ -405,6 +405,11 @@ func testResetOnce(t *testing.T) {
 		time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
 		require.Len(t, rules(), 1, refused)
 		n.stop()
+		n = startNamed(t, n.config)
+		n.waitForAs(root, pb.Role_ROLE_ACTIVE_ALONE)
+		time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
+		require.Len(t, rules(), 1, "after a restart, with the marker")
+		n.stop()
 	}
 }
 

@@ -333,6 +333,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	grpcServer := n.newServer()
 	n.settings.Apply() // before clients are served
 	n.loadAccess()
+	reset := n.requestedReset() // before the log grows
 	var running sync.WaitGroup
 	defer n.switchovers.Wait()
 	defer running.Wait()
@@ -348,7 +349,7 @@ func (n *node) serve(parent context.Context, listener net.Listener, onReady func
 	running.Go(func() { n.settings.Run(ctx) })
 	running.Go(func() { n.watchAccess(ctx) })
 	running.Go(func() { n.queues.WatchQuotas(ctx) })
-	running.Go(func() { n.watchReset(ctx) })
+	running.Go(func() { n.watchReset(ctx, reset) })
 	n.runGroups(ctx, &running)
 	running.Go(func() { n.schedules.Run(ctx) })
 	machine := make(chan error, 1)

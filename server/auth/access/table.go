@@ -17,8 +17,8 @@ import (
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
-// Kinds of entries in the access table. The values are messages of access.proto, except for those of KindPeer and
-// KindMode. Entries of an unknown kind were written by a newer release and grant no rights.
+// Kinds of entries in the access table. The values are messages of access.proto, except for those of KindPeer,
+// KindMode and KindReset. Entries of an unknown kind were written by a newer release and grant no rights.
 const (
 	KindQuota = 'q' // AccessQuota; named by its queue pattern
 	KindRole  = 'o' // AccessRole; named by its name
@@ -26,12 +26,14 @@ const (
 	KindToken = 't' // AccessToken; named by its name
 	KindPeer  = 'p' // shared secret of the two nodes
 	KindMode  = 'm' // a rule was created, so rights without a rule are denied
+	KindReset = 'x' // ID of the last `lockstep access reset`
 )
 
-// Names of the entries of KindPeer and KindMode.
+// Names of the entries of KindPeer, KindMode and KindReset.
 const (
-	PeerName = "peer"   // name of the entry of KindPeer
-	ModeName = "closed" // name of the entry of KindMode
+	PeerName  = "peer"   // name of the entry of KindPeer
+	ModeName  = "closed" // name of the entry of KindMode
+	ResetName = "reset"  // name of the entry of KindReset
 )
 
 // Table is the compiled access table at one version. It is immutable.
@@ -95,6 +97,7 @@ func Compile(version uint64, entries []queue.AccessEntry) (*Table, error) {
 			t.peer = e.Value
 		case KindMode:
 			t.closed = true
+		case KindReset: // grants no rights
 		case KindRule:
 			if r := new(pb.AccessRule); read(e, r) {
 				t.rules = append(t.rules, rule{AccessRule: r})

@@ -31,8 +31,9 @@ it deletes all rules of the pair. Afterwards, all clients have all rights until 
 is deny. Roles, tokens and quotas are kept.
 
 In a pair, stop the standby, run the command on it, and start it again. When it is in sync, stop the active node until
-the standby has become active. The request is kept until its node is active, and then also deletes newer rules. To
-cancel it, stop the node, and delete the file access.reset. Without a terminal, the command requires --yes.`,
+the standby has become active. The request is kept until its node is active, and then also deletes newer rules. It has
+no effect if the other node deletes all rules first because of the same command. To cancel it, stop the node, and
+delete the file access.reset. Without a terminal, the command requires --yes.`,
 		Example: "  lockstep access reset --data-dir /var/lib/lockstep\n" +
 			"  lockstep access reset --data-dir /var/lib/lockstep --yes --output json",
 		Args: cobra.NoArgs,
