@@ -377,6 +377,14 @@ func TestInvalidSettings(t *testing.T) {
 			args: []string{"--fleet-pair=a", "--fleet-labels=zone=" + strings.Repeat("a", 64)},
 			want: []string{"fleet.labels", "63"},
 		},
+		"fleet and site name": {
+			args: []string{"--fleet-pair=a", "--site-name=east"},
+			want: []string{"fleet.pair (flag --fleet-pair)", "site.name", "fleet leave"},
+		},
+		"fleet and site": {
+			args: []string{"--fleet-pair=a", "--site-name=east", "--site-remote=127.0.0.1:1"},
+			want: []string{"fleet.pair (flag --fleet-pair)", "site.remote", "fleet leave"},
+		},
 		"site name": {
 			args: []string{"--site-name=east/1"},
 			want: []string{"site.name (flag --site-name)", "letters, digits, - and _"},

@@ -11,7 +11,7 @@ import (
 
 // Fleet configures the membership of a pair in a fleet: pairs with a common directory of queues in etcd.
 type Fleet struct {
-	Pair      string   `key:"pair" usage:"name of this pair in a fleet: 1 to 63 letters, digits, ., - and _. Equal on both nodes, unique in the fleet. If empty, the pair joins no fleet"`
+	Pair      string   `key:"pair" usage:"name of this pair in a fleet: 1 to 63 letters, digits, ., - and _. Equal on both nodes, unique in the fleet. If empty, the pair joins no fleet. Not with site.name"`
 	Prefix    string   `key:"prefix" usage:"key prefix of the fleet in etcd; equal on all pairs"`
 	Endpoints []string `key:"endpoints" usage:"endpoints of the etcd of the fleet, comma-separated or a list; TLS, user and password are those of coordinator.etcd. Default: coordinator.etcd.endpoints"`
 	Labels    []string `key:"labels" usage:"labels of this pair as key=value, comma-separated or a list, at most 32; placement rules select pairs by their labels"`
@@ -49,6 +49,10 @@ func (c *Config) checkFleet(k *checker) {
 	}
 	if err := fleet.CheckPair(f.Pair); err != nil {
 		k.fail("fleet.pair", "%v", err)
+	}
+	if c.Site.Name != "" || len(c.Site.Remote) > 0 {
+		k.fail("fleet.pair", "a pair of a fleet cannot have a replica at another site, or be one, because it would create "+
+			"no queues after a switch: remove site.name and site.remote, or run `lockstep fleet leave` and remove fleet.pair")
 	}
 	c.checkFleetPrefix(k)
 	checkEndpoints(k, "fleet.endpoints", f.Endpoints)

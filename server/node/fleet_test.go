@@ -54,7 +54,7 @@ func (n *testNode) waitLive(pairs ...string) {
 }
 
 // A standalone node and a pair join a fleet, and report it in their status. A node without fleet.pair reports that
-// its pair is still a member. Without a fleet, the status contains none.
+// its pair is still a member, and accepts no replica at another site. Without a fleet, the status contains none.
 //
 // The test uses real sockets, because only a real etcd has transactions and leases.
 func TestNodesJoinAFleet(t *testing.T) {
@@ -72,7 +72,7 @@ func TestNodesJoinAFleet(t *testing.T) {
 
 	alone.stop()
 	c := alone.config
-	c.Fleet = config.Fleet{}
+	c.Fleet, c.Site.Name = config.Fleet{}, "east"
 	alone = start(t, c)
 	alone.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
 	left := alone.waitFleet(func(f *pb.FleetStatus) bool { return f.GetProblem() != "" })
@@ -80,6 +80,10 @@ func TestNodesJoinAFleet(t *testing.T) {
 	require.False(t, left.GetDirectoryCurrent())
 	_, err := alone.queues.CreateQueue(t.Context(), &pb.CreateQueueRequest{Name: "q"})
 	require.Error(t, err, "INV-27")
+	pull, err := pb.NewSiteServiceClient(alone.conn).PullSnapshot(t.Context(), &pb.PullSnapshotRequest{Site: "west"})
+	require.NoError(t, err)
+	_, err = pull.Recv()
+	require.Equal(t, pb.ErrorReason_ERROR_REASON_SITE_ROLE, reasonOf(err), "a member of a fleet has no replica: %v", err)
 
 	none := startAlone(t, nil)
 	require.Nil(t, none.status().GetFleet())

@@ -465,6 +465,9 @@ func (m *Manager) Demote(ctx context.Context, address string) (Demoted, error) {
 	case m.o.Name == "" || len(m.o.Remote) == 0:
 		return Demoted{}, fmt.Errorf("%w: set site.name, and site.remote to the addresses of the primary", ErrRole)
 	}
+	if err := m.inNoFleet(); err != nil {
+		return Demoted{}, err
+	}
 	if err := m.lockRole(ctx); err != nil {
 		return Demoted{}, err
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/replication"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/lsn"
+	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/queue"
 	"github.com/lockstep-mq/lockstep/store/txn"
 	"github.com/lockstep-mq/lockstep/store/wal"
@@ -87,6 +88,9 @@ func (m *Manager) beginLineage(ctx context.Context, primary *replication.Primary
 	if st.Role != queue.SiteNone {
 		return st, nil
 	}
+	if err := m.inNoFleet(); err != nil {
+		return st, err
+	}
 	if err := m.lockRole(ctx); err != nil {
 		return st, err
 	}
@@ -99,6 +103,16 @@ func (m *Manager) beginLineage(ctx context.Context, primary *replication.Primary
 		m.log.Info("this pair is the primary site of a new lineage", zap.Stringer("lineage", st.Lineage))
 	}
 	return st, nil
+}
+
+// inNoFleet returns an error if the pair is a member of a fleet, in which it would create no queues after a switch. The
+// configuration check does not detect a member without fleet.pair.
+func (m *Manager) inNoFleet() error {
+	if f := query.Fleet(m.o.Store); f.Member() {
+		return fmt.Errorf("%w: this pair is a member of a fleet as %s; restart it with fleet.pair and without site.name, "+
+			"and run lockstep fleet leave", ErrRole, f.Pair)
+	}
+	return nil
 }
 
 // checkFollower returns an error unless the replica can continue in this log after the given position.

@@ -147,6 +147,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- if $e }}{{ $_ := set $own.coordinator "etcd" $e }}{{ end -}}
 {{- end -}}
 {{- if .Values.fleet.pair -}}
+{{- if or .Values.site.name .Values.site.remote }}{{ fail "fleet.pair: a pair of a fleet cannot have a replica at another site; remove site or fleet.pair" }}{{ end -}}
 {{- $fleet := dict "pair" .Values.fleet.pair -}}
 {{- with .Values.fleet.prefix }}{{ $_ := set $fleet "prefix" . }}{{ end -}}
 {{- with .Values.fleet.tokenSecret }}{{ $_ := set $fleet "token-file" "/secrets/fleet/token" }}{{ end -}}

@@ -164,6 +164,12 @@ config: {min-in-sync: 2, listen: "127.0.0.1:1", metrics: {tls: {own: false}}}
 	o.Spec.Fleet.Pair = "a"
 	_, err = New(&o).Config()
 	require.ErrorIs(t, err, ErrInvalid, "a witness and no endpoints of etcd")
+	o.Spec.Fleet.Endpoints = []string{"etcd:2379"}
+	_, err = New(&o).Config()
+	require.NoError(t, err)
+	o.Spec.Site.Name = "east"
+	_, err = New(&o).Config()
+	require.ErrorIs(t, err, ErrInvalid, "a site and a fleet")
 	o.Spec.Config = &runtime.RawExtension{Raw: []byte(`[]`)}
 	_, err = New(&o).StatefulSet()
 	require.Error(t, err)
