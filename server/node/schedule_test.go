@@ -230,6 +230,47 @@ func testRefusedOccurrence(t *testing.T) {
 	require.Nil(t, n.condition(conditions.ScheduleFailed, ""))
 }
 
+// A failed occurrence is reported until a later occurrence is published, even if manual runs fill the history and a
+// later occurrence is skipped.
+func TestFailedOccurrenceStaysReported(t *testing.T) { simulated(t, testFailedOccurrenceStaysReported) }
+
+func testFailedOccurrenceStaysReported(t *testing.T) {
+	n := startAlone(t, nil)
+	put := n.putSchedule(&pb.Schedule{
+		Name: "s", Queue: "q", Every: durationpb.New(10 * time.Minute),
+		Missed: pb.MissedOccurrences_MISSED_OCCURRENCES_SKIP,
+	})
+	due := put.GetNextAt().AsTime()
+	<-time.After(time.Until(due.Add(5 * time.Minute))) // the retries have ended
+	n.createQueue("q")
+	const runs = 25
+	for range runs {
+		_, err := n.schedules().RunSchedule(t.Context(), &pb.RunScheduleRequest{Name: "s"})
+		require.NoError(t, err)
+	}
+	<-time.After(time.Minute)
+	history := n.schedule("s").GetHistory()
+	require.Len(t, history, 20)
+	require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED, history[19].GetOutcome())
+	require.Equal(t, due, history[19].GetDueAt().AsTime())
+	require.True(t, history[18].GetManual())
+	require.NotNil(t, n.condition(conditions.ScheduleFailed, ""))
+
+	n.stop()
+	<-time.After(time.Until(due.Add(15 * time.Minute)))
+	n = start(t, n.config)
+	n.waitFor(pb.Role_ROLE_ACTIVE_ALONE)
+	<-time.After(time.Minute)
+	require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_SKIPPED, n.schedule("s").GetHistory()[0].GetOutcome())
+	require.NotNil(t, n.condition(conditions.ScheduleFailed, ""))
+	<-time.After(time.Until(due.Add(21 * time.Minute)))
+	require.Len(t, n.browse("q"), runs+1)
+	require.Nil(t, n.condition(conditions.ScheduleFailed, ""))
+	history = n.schedule("s").GetHistory()
+	require.Len(t, history, 20)
+	require.Equal(t, pb.ScheduleOutcome_SCHEDULE_OUTCOME_PUBLISHED, history[0].GetOutcome())
+}
+
 // An invalid schedule is rejected with a reason. The number of schedules is limited.
 func TestInvalidSchedules(t *testing.T) { simulated(t, testInvalidSchedules) }
 

@@ -58,8 +58,8 @@ func NewSchedules(q *Service, logger *zap.Logger) *Schedules {
 	return &Schedules{q: q, log: logger, changing: make(chan struct{}, 1)}
 }
 
-// Failed returns the schedules for which the last scheduled occurrence failed, ordered by name. It omits paused
-// schedules. It returns nil if the node is not active.
+// Failed returns the schedules for which the last occurrence that was not skipped failed, ordered by name. It omits
+// paused schedules. It returns nil if the node is not active.
 func (s *Schedules) Failed() []FailedSchedule {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -140,13 +140,28 @@ func (st *storedSchedule) swap(b *txn.Builder, next *pb.Schedule) {
 	b.SwapMeta(scheduleKeys+next.GetName(), st.version, value)
 }
 
-// addRun adds a run to the history. It replaces the run of an earlier failed attempt of the same occurrence.
+// addRun adds a run to the history. It replaces the run of an earlier failed attempt of the same occurrence. If the
+// history is full, addRun removes the oldest run, but never the last attempt of an occurrence: manual runs must not
+// hide its failure.
 func addRun(s *pb.Schedule, r *pb.ScheduleRun) {
 	if i := pendingRun(s, r.GetDueAt().AsTime()); i >= 0 && !r.GetManual() {
 		s.History = slices.Delete(s.GetHistory(), i, i+1)
 	}
 	s.History = slices.Insert(s.GetHistory(), 0, r)
-	s.History = s.GetHistory()[:min(len(s.GetHistory()), maxScheduleHistory)]
+	for len(s.GetHistory()) > maxScheduleHistory {
+		oldest := len(s.GetHistory()) - 1
+		if oldest == lastAttempt(s) {
+			oldest--
+		}
+		s.History = slices.Delete(s.GetHistory(), oldest, oldest+1)
+	}
+}
+
+// lastAttempt returns the index in the history of the last occurrence that was not skipped, or -1.
+func lastAttempt(s *pb.Schedule) int {
+	return slices.IndexFunc(s.GetHistory(), func(r *pb.ScheduleRun) bool {
+		return !r.GetManual() && r.GetOutcome() != pb.ScheduleOutcome_SCHEDULE_OUTCOME_SKIPPED
+	})
 }
 
 // pendingRun returns the index in the history of the failed run of an occurrence, or -1.

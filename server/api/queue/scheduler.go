@@ -160,15 +160,15 @@ func (r *scheduler) showFailed(names []string) {
 	r.s.setFailed(failed)
 }
 
-// failure returns the error of the last scheduled occurrence. failed is false if that occurrence did not fail or
-// the schedule is paused.
+// failure returns the error of the last occurrence that was not skipped. failed is false if that occurrence did not
+// fail or the schedule is paused.
 func (st *storedSchedule) failure() (text string, failed bool) {
-	for _, run := range st.GetHistory() {
-		if !run.GetManual() {
-			return run.GetError(), run.GetOutcome() == pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED && !st.GetPaused()
-		}
+	i := lastAttempt(st.Schedule)
+	if i < 0 {
+		return "", false
 	}
-	return "", false
+	run := st.GetHistory()[i]
+	return run.GetError(), run.GetOutcome() == pb.ScheduleOutcome_SCHEDULE_OUTCOME_FAILED && !st.GetPaused()
 }
 
 // step publishes the next occurrence of a schedule if it is due. It returns the time of the next step, or zero if no

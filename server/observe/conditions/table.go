@@ -382,7 +382,8 @@ func ofJobs() []Definition {
 			Cause: "The queue of a schedule refused its last occurrence: the queue is missing, full or paused, for example.",
 			Action: "`lockstep schedule show` lists the occurrences with their errors. The publish is retried until the next " +
 				"occurrence, or, with missed: skip, for one minute. Then `lockstep schedule run` can replace the missed " +
-				"message. The condition ends with a published occurrence.",
+				"message. The condition ends when an occurrence is published, not after a manual run, or when the schedule is " +
+				"paused.",
 		},
 		{
 			Kind: BackupMissing, Severity: Critical, Scope: OfPair,
