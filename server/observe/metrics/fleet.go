@@ -6,8 +6,8 @@ import "github.com/lockstep-mq/lockstep/server/observe/conditions"
 
 func fleetFamilies() []family {
 	of := func(name, help string, read func(f *conditions.Fleet) float64) family {
-		return gaugeOf(name, whenMember, help, nil, func(s *snapshot, put emitFunc) {
-			if f := s.node.Fleet; f != nil {
+		return gaugeOf(name, whenFleet, help, nil, func(s *snapshot, put emitFunc) {
+			if f := s.node.Fleet; f != nil && f.Moves != nil { // without fleet.pair, the node has no copy
 				put(read(f))
 			}
 		})
