@@ -153,9 +153,9 @@ func (s *State) duplicate() *Live {
 	}
 }
 
-const behindReason = "one of the nodes was restored from an older copy. No records are truncated, and the active " +
-	"does not serve while the nodes are connected; an operator must decide which node continues " +
-	"(docs/explanation/failover.md, \"When histories differ\")"
+const behindReason = "one of the nodes was restored from an older copy. No records are truncated. The active does " +
+	"not serve until it accepts a standby, even if this node is stopped; after a restart, it serves until this node " +
+	"connects. An operator must decide which node continues (docs/explanation/failover.md, \"When histories differ\")"
 
 // ahead returns a description of diverged histories; "" if none were detected.
 func (s *State) ahead() string {

@@ -37,8 +37,20 @@ func TestStandbyAhead(t *testing.T) {
 		require.False(t, effect[ConfigureActive](t, effects).Config.Serve)
 		require.Equal(t, RoleBlocked, r.s.Role())
 		require.Contains(t, r.s.Reason(), "histories differ")
+		effects = r.report(StandbyLost{Node: testNodes[1].ID, Cause: LostAhead})
+		requireNo[ConfigureActive](t, effects)
+		require.Equal(t, RoleBlocked, r.s.Role(), "after a disconnect")
 		r.report(StandbyConnected{Member: Member{Node: testNodes[1].ID, Store: uuid.New(), Incarnation: 1}})
 		require.True(t, r.s.act.sent.Serve)
+	})
+	t.Run("after a restart, the active serves until the other node connects again", func(t *testing.T) {
+		r := newRig(t, Settings{})
+		r.start(usedIdentity(), recordWith(0, 0), 0)
+		r.won()
+		r.report(ActiveReady{})
+		require.True(t, r.s.act.sent.Serve)
+		r.report(StandbyAhead{Member: memberOf(1), End: lsn.Position{Term: 2, LSN: 30}, Committed: 30})
+		require.False(t, r.s.act.sent.Serve)
 	})
 }
 

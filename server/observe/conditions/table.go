@@ -157,8 +157,8 @@ func ofIdentity() []Definition {
 				"for an operator.",
 			Action: "If the other node is in sync, this node fetches the missing records automatically. If not, " +
 				"start the other node, or restore the newest image of either node. Only if neither is possible, " +
-				"continue with loss: stop the node whose log ends first, and run `lockstep failover --force` on " +
-				"the other one.",
+				"continue with loss: stop the node with the lower term at the end of its log, or with the lower LSN if " +
+				"the terms are equal, and run `lockstep failover --force` on the other one.",
 		},
 		{
 			Kind: HistoriesDiverged, Severity: Critical, Scope: OfPair,
@@ -176,7 +176,8 @@ func ofIdentity() []Definition {
 			Action: "If the other node is in sync, this node fetches everything automatically. If not, start the " +
 				"other node, or repair this node's files (`damaged-…` in its data directory, see " +
 				"docs/explanation/maintenance.md). Only if neither is possible, restore a backup, or continue with " +
-				"loss: stop the node whose log ends first, and run `lockstep failover --force` on the other one.",
+				"loss: stop the node with the lower term at the end of its log, or with the lower LSN if the terms are " +
+				"equal, and run `lockstep failover --force` on the other one.",
 		},
 	}
 }
