@@ -196,6 +196,45 @@ func testRewriteRequiresFollower(t *testing.T) {
 	require.True(t, follows(failover.RoleStandby) && follows(failover.RoleCatchingUp))
 }
 
+// A resize that is requested for the start of a node without a recommended page size is skipped with a warning, also
+// together with a compaction.
+func TestStartupResizeWithoutRecommendation(t *testing.T) {
+	synctest.Test(t, testStartupResizeWithoutRecommendation)
+}
+
+func testStartupResizeWithoutRecommendation(t *testing.T) {
+	for name, tt := range map[string]struct {
+		compact, scanned bool
+		warnings         int
+	}{
+		"no scan":                 {warnings: 1},
+		"no scan, and compaction": {compact: true, warnings: 1},
+		"recommended size":        {scanned: true},
+	} {
+		p := newPair(t)
+		core, logs := observer.New(zap.WarnLevel)
+		m, err := New(Options{
+			Store: p.store, Node: p, Peers: p, FS: memfs.New(), DataDir: "/", Now: p.clock, Logger: zap.New(core),
+			Defaults: Defaults{PageSizeMax: 32768, ResizeOnStartup: true, CompactOnStartup: tt.compact},
+		})
+		require.NoError(t, err)
+		if tt.scanned {
+			settings, err := m.Settings()
+			require.NoError(t, err)
+			_, err = change(t.Context(), m, keySettings, func(s *pairSettings) error {
+				s.Recommended = settings.PageSizeCurrent
+				return nil
+			})
+			require.NoError(t, err)
+		}
+		p.follows(m)
+		for range 2 { // the request is executed once
+			require.NoError(t, m.runStartup(t.Context()), name)
+			require.Equal(t, tt.warnings, logs.Len(), "%s: %v", name, logs.All())
+		}
+	}
+}
+
 // CancelRewrite logs the cancellation of a rewrite, but not if the rewrite completes because it has begun to replace
 // page.db.
 func TestCancelRewriteLog(t *testing.T) {

@@ -116,29 +116,15 @@ func (m *Manager) runStartup(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	id := cmp.Or(w.id, configID)
-	resize := w.resize || w.configResize
-	size, reason := settings.PageSizeRecommended, ""
-	if resize && size != 0 && size != settings.PageSizeCurrent {
-		if reason, err = m.lossAtStart(ctx, size); err != nil {
-			return fmt.Errorf("%s: %w", id, err)
-		}
+	size := 0
+	if w.resize || w.configResize {
+		size, err = m.sizeAtStart(ctx, settings)
 	}
-	switch {
-	case resize && size != 0 && size != settings.PageSizeCurrent && reason == "":
+	if err == nil && (size != 0 || w.compact || w.configCompact) {
 		_, err = m.rewriteAtStart(ctx, RewriteRequest{PageSize: size, PlanID: w.id})
-	case w.compact || w.configCompact:
-		_, err = m.rewriteAtStart(ctx, RewriteRequest{PlanID: w.id})
-	case reason != "":
-		m.log.Warn("requested startup resize skipped: page.db would grow; run a new scan",
-			zap.String("reason", reason))
-	default:
-		m.log.Info("requested startup resize skipped: page size is already the recommended "+
-			"one, or no size is recommended",
-			zap.Int("page_size", settings.PageSizeCurrent), zap.Int("recommended", size))
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", id, err)
+		return fmt.Errorf("%s: %w", cmp.Or(w.id, configID), err)
 	}
 	if w.id != "" && !m.local.done(w.id, m.store.Identity().Incarnation) {
 		err = m.local.recordStep(doneStep{
@@ -149,6 +135,27 @@ func (m *Manager) runStartup(ctx context.Context) error {
 		err = errors.Join(err, m.local.configDone(m.o.Defaults.ResizeOnStartup, m.o.Defaults.CompactOnStartup))
 	}
 	return err
+}
+
+// sizeAtStart returns the page size of a requested resize. If the resize is skipped, sizeAtStart logs the reason and
+// returns 0.
+func (m *Manager) sizeAtStart(ctx context.Context, s Settings) (int, error) {
+	size, current := s.PageSizeRecommended, zap.Int("page_size", s.PageSizeCurrent)
+	switch size {
+	case 0:
+		m.log.Warn("requested startup resize skipped: no page size is recommended; run `lockstep store scan`, and request "+
+			"the resize again", current)
+		return 0, nil
+	case s.PageSizeCurrent:
+		m.log.Info("requested startup resize skipped: page size is already the recommended one", current)
+		return 0, nil
+	}
+	reason, err := m.lossAtStart(ctx, size)
+	if err != nil || reason == "" {
+		return size, err
+	}
+	m.log.Warn("requested startup resize skipped: page.db would grow; run a new scan", zap.String("reason", reason))
+	return 0, nil
 }
 
 func (m *Manager) lossAtStart(ctx context.Context, pageSize int) (string, error) {
