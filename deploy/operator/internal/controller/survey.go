@@ -71,7 +71,10 @@ func newSurvey(
 		return nil, err
 	}
 	s.addOwn(queues, fixed)
-	return s, s.addDenied(ctx, conn.Admin, queues)
+	if err := s.addDenied(ctx, conn.Admin, queues); err != nil {
+		return nil, err
+	}
+	return s, nil
 }
 
 // addDenied adds the queues of the drained pair that are not listed because the operator has no right on them.

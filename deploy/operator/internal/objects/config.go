@@ -143,7 +143,8 @@ func (p *Pair) fleet(own values) error {
 		return nil
 	}
 	if p.s.Site.Name != "" || len(p.s.Site.Remote) > 0 {
-		return fmt.Errorf("%w: a pair of a fleet cannot have a replica at another site: remove site or fleet.pair", ErrInvalid)
+		return fmt.Errorf("%w: a pair of a fleet cannot have a replica at another site: remove site or fleet.pair",
+			ErrInvalid)
 	}
 	if p.HasWitness() && len(f.Endpoints) == 0 {
 		return fmt.Errorf("%w: fleet.endpoints is required with coordinator.type witness", ErrInvalid)
