@@ -40,7 +40,6 @@ const (
 	whenSites   = "with `site.name`, or in a group of sites"
 	whenReplica = "on the active node of a replica site"
 	whenFleet   = "with `fleet.pair`"
-	whenMember  = whenFleet + ", or in a fleet"
 	whenHeard   = whenReplica + ", after its first connection"
 )
 

@@ -23,11 +23,12 @@ func testBackupElsewhereKeepsArchive(t *testing.T) {
 	a, err := backup.StartArchiver(p.store, backup.ArchiveOptions{FS: fs, Dir: "/archive", Interval: time.Hour})
 	require.NoError(t, err)
 	defer func() { require.NoError(t, a.Close()) }()
-	m, err := New(Options{
+	o := Options{
 		Store: p.store, Node: p, Peers: p, FS: fs, DataDir: "/data", Archive: archive, Archiver: a,
 		Location: func(at backup.Location) (backup.Objects, error) { return backup.Directory(fs, at.Dir), nil },
 		Defaults: Defaults{PageSizeMax: 32768, BackupPath: "/backups", BackupKeep: 1},
-	})
+	}
+	m, err := New(o)
 	require.NoError(t, err)
 	write := func() {
 		for _, size := range []int{8192, 16384, 32768} {
@@ -61,5 +62,12 @@ func testBackupElsewhereKeepsArchive(t *testing.T) {
 	write()
 	archived = files()
 	save("")
+	require.Less(t, files(), archived)
+	write()
+	archived = files()
+	o.Defaults.BackupPath = ""
+	m, err = New(o)
+	require.NoError(t, err)
+	save("/other")
 	require.Less(t, files(), archived)
 }

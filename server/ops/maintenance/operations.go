@@ -255,8 +255,8 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup creates a backup from a snapshot of this node. It runs online. Only a backup in the configured location
-// removes archived log, because the backups there need the log that is newer than the oldest of them. Backup returns
+// Backup creates a backup from a snapshot of this node. It runs online. If a location is configured, only a
+// backup there removes archived log, because the backups there need the log that is newer than the oldest of them. Backup returns
 // ErrNoBackupPath if no location is set, and ErrBusy while another operation runs.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
@@ -269,7 +269,7 @@ func (m *Manager) Backup(
 		return backup.Set{}, err
 	}
 	o.KeepGenerations = cmp.Or(req.Keep, settings.BackupKeep)
-	if isConfigured(req.Path, settings.BackupPath) {
+	if removesLog(req.Path, settings.BackupPath) {
 		o.Archive = m.o.Archive
 	}
 	if o.Location, err = m.location(req.Path); err != nil {
@@ -325,9 +325,9 @@ func (m *Manager) location(path string) (backup.Objects, error) {
 	return backup.Directory(nil, at.Dir), nil
 }
 
-// isConfigured reports whether path is empty or the configured location.
-func isConfigured(path, configured string) bool {
-	if path == "" {
+// removesLog reports whether a backup in path removes archived log: no other location is configured.
+func removesLog(path, configured string) bool {
+	if path == "" || configured == "" {
 		return true
 	}
 	at, err := backup.ParseLocation(path)

@@ -45,8 +45,8 @@ func backupCommand(env *cli.Env) *cobra.Command {
 		Use: "backup", Short: "Back up a running node",
 		Long: `Copy a snapshot of a running node, by default of the standby, to a directory on that node, or to an S3
 bucket (settings backup.s3.* of the node). Older backups of the pair in the same location beyond the number in
---keep-generations are then deleted. Only a backup to the location in backup.path also deletes archived log of the
-node: the log that no remaining backup there needs.`,
+--keep-generations are then deleted, and the archived log of the node that no remaining backup there needs. If
+backup.path is set, backups to another location delete no archived log.`,
 		Example: `  lockstep store backup
   lockstep store backup --path s3://backups/lockstep
   lockstep store backup --path /backup/lockstep --keep-generations 7
