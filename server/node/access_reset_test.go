@@ -94,8 +94,8 @@ func (p *resetPair) principals(name string) (all []string) {
 	return all
 }
 
-// failover makes b active, and waits until b has executed its request, if any.
-func (p *resetPair) failover() {
+// activateB makes b active, and waits until b has executed its request, if any.
+func (p *resetPair) activateB() {
 	p.t.Helper()
 	_, err := p.nodes["a"].admin.Switchover(as(p.t.Context(), "root"), &pb.SwitchoverRequest{})
 	require.NoError(p.t, err)
@@ -116,7 +116,7 @@ func testResetOnBothNodes(t *testing.T) {
 		require.Eventually(t, func() bool { return !p.requested("a") && !p.requested("b") }, testTimeout, time.Second)
 		require.Empty(t, p.principals("a"))
 		p.nodes["a"].grant("bob", "q", mayPublish)
-		p.failover()
+		p.activateB()
 		require.Equal(t, []string{"bob"}, p.principals("b"), rules)
 		p.nodes["a"].stop()
 		p.nodes["b"].stop()
@@ -135,7 +135,7 @@ func testResetAfterOtherChanges(t *testing.T) {
 	p.nodes["a"].grant("bob", "q", mayPublish)
 	time.Sleep(5 * time.Second) //nolint:forbidigo // simulated time
 	require.True(t, p.requested("b"))
-	p.failover()
+	p.activateB()
 	require.Empty(t, p.principals("b"))
 	require.False(t, p.requested("b"))
 }
@@ -161,7 +161,7 @@ func testResetOfOtherNodeBeforeRestart(t *testing.T) {
 	p.nodes["b"].stop()
 	p.start("b", pb.Role_ROLE_STANDBY, nil)
 	require.Eventually(t, func() bool { return !p.requested("b") }, testTimeout, time.Second)
-	p.failover()
+	p.activateB()
 	require.Equal(t, []string{"bob"}, p.principals("b"))
 }
 

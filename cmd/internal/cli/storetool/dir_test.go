@@ -67,5 +67,5 @@ func TestCheckCorruptStore(t *testing.T) {
 	_, stderr, code := c.Run("", "store", "check", "--data-dir", dir)
 	require.Equal(t, cli.ExitError, code)
 	require.Contains(t, stderr, "lockstep status")
-	require.Contains(t, stderr, "lockstep store restore")
+	require.Contains(t, stderr, "store restore")
 }
