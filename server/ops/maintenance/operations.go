@@ -255,9 +255,9 @@ func (m *Manager) FlushArchive(ctx context.Context) (dir string, st backup.Archi
 	return a.Dir(), a.Status(), nil
 }
 
-// Backup creates a backup from a snapshot of this node. It runs online. If a location is configured, only a
-// backup there removes archived log, because the backups there need the log that is newer than the oldest of them. Backup returns
-// ErrNoBackupPath if no location is set, and ErrBusy while another operation runs.
+// Backup creates a backup from a snapshot of this node. It runs online. If a location is configured, only a backup
+// there removes archived log, because the backups there need the log that is newer than the oldest of them. Backup
+// returns ErrNoBackupPath if no location is set, and ErrBusy while another operation runs.
 func (m *Manager) Backup(
 	ctx context.Context, req BackupRequest, progress func(checkpoint.Progress),
 ) (backup.Set, error) {
