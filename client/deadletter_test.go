@@ -253,7 +253,6 @@ func testReplayIsNotRetried(t *testing.T) {
 	c := p.client(client.Options{})
 	_, err := admin.New(c).ReplayDeadLetters(soon(t), "dead", admin.ReplayOptions{})
 	require.ErrorIs(t, err, client.ErrOutcomeUnknown)
-	require.Contains(t, err.Error(), "another call")
 	require.Contains(t, err.Error(), p.addrs[0])
 	require.NotContains(t, err.Error(), "passthrough")
 
