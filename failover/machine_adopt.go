@@ -62,8 +62,7 @@ func (m *machine) adoptRequested(e AdoptRequested) {
 	}
 	m.adopts = adopting{id: e.ID, next: next, rev: e.Revision}
 	if m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine stopped uncleanly, and an operator decided to continue " +
-			"with this store")
+		m.warn("acknowledged transactions may be lost: an operator decided to continue with this store")
 		m.do(ClearLoss{}) // IdentityChanged follows, with a new incarnation
 	}
 }

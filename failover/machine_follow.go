@@ -124,7 +124,7 @@ func (m *machine) declareLoss() bool {
 	}
 	other, ok := m.rec.Other(m.self.ID)
 	if !ok && m.set.AcceptLoss && m.ident.MayHaveLost {
-		m.warn("acknowledged transactions may be lost: the machine stopped uncleanly, and sync is not \"always\"")
+		m.warn("acknowledged transactions may be lost, and no other node has them")
 		m.do(ClearLoss{}) // IdentityChanged follows
 		return false
 	}

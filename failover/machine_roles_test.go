@@ -396,11 +396,13 @@ func TestMayHaveLost(t *testing.T) {
 		require.Equal(t, RoleRecovering, r.s.Role())
 		require.Contains(t, r.s.Reason(), "lost acknowledged")
 		require.Contains(t, r.s.Reason(), "failover --force")
+		require.NotEmpty(t, r.s.startOther())
 	})
 	t.Run("only member, next to a node that has left", func(t *testing.T) {
 		r := newRig(t, Settings{})
 		require.Empty(t, kinds(r.start(lossy, recordWith(1, 0), 0, 1)))
 		require.Contains(t, r.s.Reason(), "b (b:1)", "a forced failover is rejected while it is running")
+		require.Empty(t, r.s.startOther())
 		require.Contains(t, r.s.Reason(), "failover --force")
 	})
 	t.Run("accepted", func(t *testing.T) {

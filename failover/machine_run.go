@@ -224,7 +224,8 @@ func (m *machine) reportDuplicate() {
 	m.proc.copyOf = m.proc.duplicate.Node.Address
 	m.proc.superseded = fmt.Sprintf("duplicate node identity: this node was already running at %s when this process "+
 		"started. If this data directory is a copy, stop this process, and start a new node with an empty directory. "+
-		"Otherwise stop the process at %s, and restart this one", m.proc.copyOf, m.proc.copyOf)
+		"Otherwise, first ensure that the pair's other node is in sync; then stop the process at %s, keep its data "+
+		"directory, and restart this one", m.proc.copyOf, m.proc.copyOf)
 	m.warn("%s", m.proc.superseded)
 }
 

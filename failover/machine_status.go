@@ -173,13 +173,22 @@ func (s *State) quarantineReason() string {
 		"files at startup\")"
 }
 
+// startOther returns the instruction to start the other node, unless that node is running.
+func (s *State) startOther() string {
+	if s.otherLives() {
+		return ""
+	}
+	return "start the other node; if that is impossible, "
+}
+
 // forceCommand returns the command for a forced failover. If another node is running, it also returns the instruction
-// to stop that node first.
+// to stop one of the nodes first.
 func (s *State) forceCommand() string {
 	const command = "lockstep failover --force"
 	if l, ok := s.otherLive(); ok {
-		return fmt.Sprintf("node %s is also running, which prevents a forced failover. Check which log is longer (lockstep "+
-			"status), stop the other node, and run: %s", describeShort(l.Node), command)
+		return fmt.Sprintf("node %s is also running, which prevents a forced failover. Stop the node with the lower "+
+			"term or, in the same term, the lower LSN (columns Term and Durable of lockstep status), and run on the remaining "+
+			"node: %s", describeShort(l.Node), command)
 	}
 	return command
 }
@@ -193,16 +202,16 @@ func (s *State) idleReason() string {
 			". This node leaves the in-sync set, and fetches missing records from the other node"
 	case listed && !s.eligible() && s.proc.rolledBack != "":
 		return "this data directory was rolled back: " + s.proc.rolledBack +
-			". No other node is in sync: restore the newest copy of either node, or continue without the missing records: " +
-			s.forceCommand()
+			". No other node is in sync: " + s.startOther() + "restore the newest copy of either node, or continue without " +
+			"the missing records: " + s.forceCommand()
 	case listed && !s.eligible() && hasOther:
 		return "this store may have lost acknowledged transactions: leaving the in-sync set" // INV-6
 	case listed && !s.eligible() && s.ident.MayHaveLost:
-		return "this store may have lost acknowledged transactions, and no other node is in sync: restore it from a backup " +
-			"or the other node, or continue without them: " + s.forceCommand() + s.missingReason() + s.quarantineReason()
+		return "this store may have lost acknowledged transactions, and no other node is in sync: " + s.startOther() +
+			"restore a backup, or continue without them: " + s.forceCommand() + s.missingReason() + s.quarantineReason()
 	case listed && !s.eligible():
 		return "the cluster record lists another store of this node, and no other node is in sync: restore the data " +
-			"directory, or continue without it: " + s.forceCommand()
+			"directory; if that is impossible, " + s.startOther() + "continue without it: " + s.forceCommand()
 	case s.rec.Active == s.self.ID && listed && !s.reachable:
 		return "coordinator is unreachable"
 	case s.rec.Active == s.self.ID && listed && hasOther && !s.handshake.known && s.mode == modeIdle:

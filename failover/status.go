@@ -43,8 +43,8 @@ var (
 	errAdoptStandby = errors.New("this node is a standby: adopt on the active, or stop the active and restart this node")
 	errAdoptUnknown = errors.New("outcome of this node's last change of the cluster record is unknown: restart this " +
 		"node, and adopt then")
-	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node, because its machine stopped " +
-		"uncleanly and sync is not \"always\": adopt on the other node, or accept the loss with --accept-data-loss")
+	errAdoptLoss = errors.New("acknowledged transactions may be missing on this node: adopt on the other node, or " +
+		"accept the loss with --accept-data-loss")
 )
 
 // ErrForce is returned if a forced failover failed. The failover has not changed the cluster record, unless the error

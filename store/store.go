@@ -106,8 +106,8 @@ func openOrReplace(o Options) (*Store, error) {
 	if name == "" {
 		return nil, fmt.Errorf("%w. No other node is known to have a copy, so nothing was changed. Restore the file as it "+
 			"was when the node stopped; or restore a backup into an empty directory (lockstep store restore); or move "+
-			"everything in %s elsewhere and start again: the node then begins empty, or is filled by the other node of "+
-			"its pair", err, o.Dir)
+			"everything in %s, except raft, elsewhere and start again: the node then begins empty, or is filled by the "+
+			"other node of its pair", err, o.Dir)
 	}
 	o.Events(events.Quarantined{Dir: filepath.Join(o.Dir, name), Err: err})
 	return open(o)

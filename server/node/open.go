@@ -100,7 +100,8 @@ func openStore(
 	switch {
 	case errors.Is(err, page.ErrNewerVersion), errors.Is(err, wal.ErrNewerVersion):
 		hint = "; data was written by a newer version of lockstep: start that version. Only if the other node is in sync, " +
-			"this node can start with an empty directory instead: it then copies everything from the other node"
+			"move everything in the directory, except raft, elsewhere instead: this node then copies everything from the " +
+			"other node"
 	case errors.Is(err, datadir.ErrIdentityLost):
 		hint = ". If this is not the directory of a node, correct data.dir"
 	case errors.Is(err, os.ErrPermission):

@@ -102,7 +102,8 @@ func (u *unsynced) both() {
 		return slices.Contains([]pb.Role{pb.Role_ROLE_RECOVERING, pb.Role_ROLE_CATCHING_UP}, s.GetRole())
 	}
 	states := func(s *pb.GetStatusResponse) bool {
-		return strings.Contains(s.GetReason(), "stop the other node, and run: lockstep failover --force")
+		return strings.Contains(s.GetReason(), "is also running") &&
+			strings.Contains(s.GetReason(), "lockstep failover --force")
 	}
 	require.NoError(t, p.Wait(limited(t), "two nodes that wait for an operator",
 		func(a, b *pb.GetStatusResponse) bool { return waits(a) && waits(b) && (states(a) || states(b)) }))

@@ -333,7 +333,8 @@ func (v *Voter) memberProblem(own Status, known map[string]hello, silent map[str
 			"(lockstep pair replace); without a second voter, role changes are impossible", strings.Join(gone, " and "))
 	default:
 		return fmt.Sprintf("voters at %s do not respond, and role changes are impossible without a majority: start "+
-			"them; if they are permanently lost, recover the quorum (lockstep pair recover-quorum)", strings.Join(gone, " and "))
+			"them, or fix the network to them; only if their disks are permanently lost, recover the quorum "+
+			"(docs/how-to/deploy-with-a-witness.md)", strings.Join(gone, " and "))
 	}
 }
 

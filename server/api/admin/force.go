@@ -30,6 +30,8 @@ const (
 	pollInterval   = 100 * time.Millisecond
 	// maxTextBytes limits the size of the operator's name and of each reason.
 	maxTextBytes = 200
+
+	emptyWarning = "THIS NODE IS EMPTY: every message of the pair is lost. Prefer the store of the other node, or a backup"
 )
 
 // Reasons why ForceFailover refuses a forced failover. The error that it returns also matches failover.ErrForce.
@@ -240,18 +242,17 @@ func forceWarnings(id datadir.Identity, rec *failover.Record, p *pb.ForceFailove
 	end := p.GetLogEnd()
 	switch {
 	case end.GetLsn() == 0:
-		out = append(out, "THIS NODE IS EMPTY: every message of the pair is lost. Prefer restoring a backup")
+		out = append(out, emptyWarning)
 	case rec.Active != id.NodeID && end.GetTerm() < rec.Term:
 		out = append(out, fmt.Sprintf("log of this node ends in term %d, the pair is in term %d: it has no records of that "+
 			"term, and its last records may differ from the acknowledged ones", end.GetTerm(), rec.Term))
 	}
 	if id.MayHaveLost {
-		out = append(out, "machine of this node crashed and sync is not \"always\": "+
-			"acknowledged messages before the end of its log may also be missing")
+		out = append(out, "acknowledged messages before the end of this node's log may also be missing")
 	}
 	if rec.MinInSync > 1 {
 		out = append(out, "min_in_sync is 2: this node will be active, but rejects writes until the other node is "+
-			"in sync, or it is started with min-in-sync 1")
+			"in sync, or until `lockstep settings set min-in-sync 1`")
 	}
 	if i := slices.IndexFunc(rec.InSync, func(m failover.Member) bool { return m.Node == id.NodeID }); i >= 0 &&
 		rec.InSync[i].Node != uuid.Nil {

@@ -130,7 +130,7 @@ func (a *Service) planRebuild(ctx context.Context, req *pb.AdoptRecordRequest) (
 	if leads {
 		p.plan.Term = fence.Term
 	}
-	p.plan.Warnings = warnings(own, leads, peer)
+	p.plan.Warnings = warnings(own, end, leads, peer)
 	return p, nil
 }
 
@@ -238,15 +238,17 @@ func compare(own datadir.Identity, end lsn.Position, leads bool, other *pb.GetSt
 	}
 }
 
-func warnings(own datadir.Identity, leads bool, peer *pb.AdoptedPeer) []string {
+func warnings(own datadir.Identity, end lsn.Position, leads bool, peer *pb.AdoptedPeer) []string {
 	var out []string
+	if !leads && end.LSN == 0 {
+		out = append(out, emptyWarning)
+	}
 	if !leads && !peer.GetReached() {
 		out = append(out, "other node is unreachable: before you use --without-other, verify that it is not active and "+
 			"not ahead of this node; data that exists only there is discarded when it rejoins")
 	}
 	if own.MayHaveLost {
-		out = append(out, "acknowledged transactions may be missing on this node: its machine went down "+
-			"without a clean stop")
+		out = append(out, "acknowledged transactions may be missing on this node")
 	}
 	return out
 }

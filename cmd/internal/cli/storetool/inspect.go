@@ -142,9 +142,9 @@ func printCheck(env *cli.Env, c checked) error {
 	}
 	if !c.Sound {
 		return cli.WithHint(fmt.Errorf("%s: %s found", c.Store, output.Plural(len(c.Problems), "problem")),
-			"`lockstep status`. Only if the other node is in sync, stop this node, move its data directory away and start "+
-				"it again: it copies the store from the other node. Otherwise, keep the directory, and restore a backup "+
-				"with `lockstep store restore`")
+			"`lockstep status`. Only if the other node is in sync, stop this node, move everything in its data directory, "+
+				"except raft, away and start it again: it copies the store from the other node. Otherwise, keep the "+
+				"directory, and restore a backup with `lockstep store restore`")
 	}
 	return env.Print.Sentence("%s is valid: %s in %s", c.Store, output.Plural(c.Messages, "message"),
 		output.Plural(c.Pages, "page"))
