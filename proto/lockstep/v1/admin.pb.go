@@ -706,7 +706,7 @@ type StoreStatus struct {
 	FenceTerm uint64 `protobuf:"varint,20,opt,name=fence_term,json=fenceTerm,proto3" json:"fence_term,omitempty"`
 	// True if acknowledged transactions may be missing on this node after an unclean machine shutdown.
 	MayHaveLost bool `protobuf:"varint,21,opt,name=may_have_lost,json=mayHaveLost,proto3" json:"may_have_lost,omitempty"`
-	// Unused files in the data directory and the log archive directory, which an operator may remove.
+	// Unused files in the data directory and the log archive directory. They may be the only copy of messages.
 	UnusedFiles []*UnusedFile `protobuf:"bytes,22,rep,name=unused_files,json=unusedFiles,proto3" json:"unused_files,omitempty"`
 	// Size of the filesystem in bytes.
 	DiskSize      uint64 `protobuf:"varint,23,opt,name=disk_size,json=diskSize,proto3" json:"disk_size,omitempty"`

@@ -3,6 +3,7 @@
 package site
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -32,8 +33,9 @@ are lost. If the primary works, use lockstep site switch, which loses nothing.
 MAKE SURE THAT THE OTHER SITE DOES NOT RUN: it could still accept writes, and the new primary would lack them. The
 command is refused while the other site responds as the primary, unless --force is given.
 
-When the other site returns, make it a replica with lockstep site demote. On a terminal, the command asks for
-confirmation; scripts use --yes.`,
+Before you start the other site again, disconnect its clients: it accepts writes until it reaches this site. If it does
+not become a replica automatically, use lockstep site demote. On a terminal, the command asks for confirmation; scripts
+use --yes.`,
 		Example: `  lockstep site promote --addr west-a:7420,west-b:7420 --reason "fire in data center east"
   lockstep site promote --reason "link to east is lost" --yes --output json`,
 		Args: cobra.NoArgs,
@@ -143,8 +145,10 @@ func printPromotion(env *cli.Env, here *pair, p promotion, r *pb.PromoteSiteResp
 		text += "; it has the records of the former primary up to " + p.Origin.String()
 	}
 	if len(here.site().GetAddresses()) > 0 {
-		text += "\nwhen the former primary returns, run on it: lockstep site demote --replica-of " +
-			here.site().GetAddresses()[0]
+		former := strings.Join(here.remote(), ",")
+		text += fmt.Sprintf("\nbefore you start the former primary, disconnect its clients: it accepts writes until it "+
+			"reaches this site. If it does not become a replica automatically, run:\n"+
+			"lockstep site demote --addr %s --replica-of %s", cmp.Or(former, "ADDRESS"), here.site().GetAddresses()[0])
 	}
 	return env.Print.Result(p, "%s", text)
 }

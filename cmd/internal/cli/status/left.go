@@ -13,13 +13,11 @@ import (
 )
 
 // printLeft lists files that the nodes retain but do not use. It recommends removal only if the pair has the content
-// of the files. Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages. A
+// of the files. Before both nodes are in sync, a quarantined store may be the only copy of acknowledged messages. After
+// a forced failover, an old page file may be the only copy of discarded messages, even when both nodes are in sync. A
 // truncated log tail is always the only copy.
 func printLeft(env *cli.Env, s pairstatus.Status) error {
-	removable := "unused files on %s (can be removed): %s"
-	if !settled(&s) {
-		removable = "unused files on %s (DO NOT REMOVE until both nodes are in sync: may be the only copy of messages): %s"
-	}
+	removable := "unused files on %s (" + removalAdvice(&s) + "): %s"
 	for _, n := range s.Nodes {
 		var unused, cut []string
 		for _, l := range n.LeftBehind {
@@ -50,6 +48,20 @@ func printLeft(env *cli.Env, s pairstatus.Status) error {
 		}
 	}
 	return nil
+}
+
+func removalAdvice(s *pairstatus.Status) string {
+	switch forced := s.Pair != nil && s.Pair.Forced != nil; {
+	case forced && settled(s):
+		return "may be the only copy of messages discarded in the forced failover of " +
+			output.LocalTime(s.Pair.Forced.At) + ": copy them before you remove them"
+	case forced:
+		return "DO NOT REMOVE: may be the only copy of messages"
+	case settled(s):
+		return "can be removed"
+	default:
+		return "DO NOT REMOVE until both nodes are in sync: may be the only copy of messages"
+	}
 }
 
 // settled reports whether both nodes have all messages, or the responding node is not in a pair. The roles are

@@ -5,6 +5,7 @@ package status
 import (
 	"bytes"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -15,7 +16,7 @@ import (
 )
 
 // status never recommends removing the only copy of messages. A quarantined store may be removed when both nodes are in
-// sync. A truncated log tail is described as such.
+// sync, unless a failover was forced. A truncated log tail is described as such.
 func TestStatusReportsLastCopy(t *testing.T) {
 	aside := []pairstatus.Left{{Path: "/data/damaged-1", Kind: datadir.LeftDamagedStore, Bytes: 1024}}
 	both := []string{"a", "b"}
@@ -57,7 +58,13 @@ func TestStatusReportsLastCopy(t *testing.T) {
 		require.Equal(t, c.remove, bytes.Contains(text, []byte(removable)), "%s: %s", name, text)
 		require.Equal(t, !c.remove, bytes.Contains(text, []byte("DO NOT REMOVE")), "%s: %s", name, text)
 	}
-	text := leftText(t, pairstatus.Status{Pair: &pairstatus.Pair{InSync: both}, Nodes: []pairstatus.Node{
+	forced := &pairstatus.Forced{At: time.Date(2026, 11, 29, 6, 0, 0, 0, time.UTC), Settled: true}
+	text := leftText(t, pairstatus.Status{Pair: &pairstatus.Pair{InSync: both, Forced: forced}, Nodes: []pairstatus.Node{
+		{Name: "a", Role: "active"}, {Name: "b", Role: "standby", LeftBehind: aside},
+	}})
+	require.NotContains(t, string(text), "removed)")
+	require.Contains(t, string(text), output.LocalTime(forced.At))
+	text = leftText(t, pairstatus.Status{Pair: &pairstatus.Pair{InSync: both}, Nodes: []pairstatus.Node{
 		{Name: "a", Role: "active", LeftBehind: []pairstatus.Left{
 			{Path: "/data/cut-1.seg", Kind: datadir.LeftTruncatedLog},
 			{Path: "/data/page.db_old", Kind: datadir.LeftOldPageFile},

@@ -295,8 +295,8 @@ func dropOldCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drop-old", Short: "Delete page.db_old after a rewrite",
 		Long: `Delete page.db_old, the previous page file of a node. Rewrites and installations of a snapshot keep this
-file. AFTER A FAILURE, IT MAY BE THE ONLY COPY OF MESSAGES until both nodes are in sync: check with lockstep status
-first. On a terminal, the command asks for confirmation.`,
+file. AFTER A FAILURE, IT MAY BE THE ONLY COPY OF MESSAGES until both nodes are in sync, and after a forced failover
+even then: check with lockstep status, and copy it first. On a terminal, the command asks for confirmation.`,
 		Example: "  lockstep store drop-old\n  lockstep store drop-old --node active\n" +
 			"  lockstep store drop-old --data-dir /var/lib/lockstep",
 		Args: cobra.NoArgs,
@@ -310,7 +310,8 @@ first. On a terminal, the command asks for confirmation.`,
 				}
 				return env.Print.Sentence("%s: freed %s", label, output.Bytes(n))
 			}
-			question := "Delete the files that the last rewrite or snapshot of %s replaced? They cannot be restored."
+			question := "Delete the files that the last rewrite or snapshot of %s replaced? They cannot be restored. After " +
+				"a forced failover, they may be the only copy of discarded messages."
 			if w.dataDir != "" {
 				if err := env.Confirm(cmd.Context(), yes, question, w.dataDir); err != nil {
 					return err
