@@ -12,6 +12,9 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
 )
 
 type failure struct {
@@ -51,7 +54,11 @@ func advice(c codes.Code) (code int, title, action string) {
 		return http.StatusTooManyRequests, "Limit reached", "The error states the limit: wait, or raise it."
 	case codes.Unavailable:
 		return http.StatusServiceUnavailable, "Node unavailable",
-			"A failover may be in progress: check the Pair page, and retry."
+			"A failover may be in progress: check the Pair page. An action may have been executed: check the result " +
+				"before you retry."
+	case codes.Canceled:
+		return http.StatusServiceUnavailable, "Outcome unknown",
+			"The operation may have been executed: check the result before you retry."
 	case codes.DeadlineExceeded:
 		return http.StatusGatewayTimeout, "Timeout",
 			"The outcome is unknown: check the result before you retry."
@@ -95,10 +102,24 @@ func describe(err error) failure {
 			f.Reason = strings.TrimPrefix(info.GetReason(), "ERROR_REASON_")
 		}
 	}
-	if f.Reason == "NOT_ACTIVE" {
-		f.Code, f.Title, f.Action = advice(codes.Unavailable)
-	}
+	f.advise()
 	return f
+}
+
+// advise replaces the advice of the gRPC code if the reason of the error permits a more precise one.
+func (f *failure) advise() {
+	r := reason.Parse(f.Reason)
+	switch r { //nolint:exhaustive // the advice of the code applies to the other reasons
+	case pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN:
+		f.Code, f.Title, f.Action = advice(codes.Canceled)
+	case pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, pb.ErrorReason_ERROR_REASON_BLOCKED,
+		pb.ErrorReason_ERROR_REASON_SITE_LAG, pb.ErrorReason_ERROR_REASON_PAUSED: // nothing was executed
+		f.Code, f.Title, _ = advice(codes.Unavailable)
+		f.Action = "A failover may be in progress: check the Pair page, and retry."
+	}
+	if reason.Kind(r) == pb.ErrorKind_ERROR_KIND_BUSY {
+		f.Title, f.Action = "Operation in progress", "Wait until it has ended, then retry."
+	}
 }
 
 var (
@@ -132,8 +153,8 @@ func sentenceText(text string) string {
 	has := func(part string) bool { return strings.Contains(text, part) }
 	switch {
 	case has(handshake):
-		_, reason, _ := strings.Cut(text, handshake)
-		return "the TLS handshake with the node failed: " + strings.Trim(reason, `" `)
+		_, cause, _ := strings.Cut(text, handshake)
+		return "the TLS handshake with the node failed: " + strings.Trim(cause, `" `)
 	case has("connection refused"):
 		return "connection refused by the node"
 	case has("no such host"), has("name resolver error"):

@@ -11,6 +11,12 @@ import (
 // ErrorText returns the text that a page shows for an error.
 func ErrorText(err error) string { return describe(err).Text }
 
+// ErrorTitle returns the title that a page shows for an error.
+func ErrorTitle(err error) string { return describe(err).Title }
+
+// ErrorAdvice returns the suggested action that a page shows for an error.
+func ErrorAdvice(err error) string { return describe(err).Action }
+
 // SitesPage renders the live part of the Sites page for the given responses of a node.
 func SitesPage(st *pb.GetSiteResponse, of *pb.GetStatusResponse) (string, error) {
 	templates, err := loadTemplates(pages(), nil)

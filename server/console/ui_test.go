@@ -15,10 +15,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/proto/reason"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/server/console"
 )
@@ -352,6 +354,42 @@ func TestErrorText(t *testing.T) {
 		{errors.New(`the pair has no node "x"`), `the pair has no node "x"`},
 	} {
 		require.Equal(t, tt.want, console.ErrorText(tt.err))
+	}
+}
+
+func withReason(t *testing.T, r pb.ErrorReason) error {
+	t.Helper()
+	st, err := status.New(reason.Code(r), "").WithDetails(&errdetails.ErrorInfo{Reason: reason.Name(r)})
+	require.NoError(t, err)
+	return st.Err()
+}
+
+// The console advises to check the result before a retry, unless the reason of an error proves that nothing was
+// executed. While an operation is in progress, it advises to wait.
+func TestErrorAdvice(t *testing.T) {
+	const check = "before you"
+	for _, r := range []pb.ErrorReason{
+		pb.ErrorReason_ERROR_REASON_NOT_ACTIVE, pb.ErrorReason_ERROR_REASON_BLOCKED,
+		pb.ErrorReason_ERROR_REASON_SITE_LAG, pb.ErrorReason_ERROR_REASON_PAUSED,
+	} {
+		require.NotContains(t, console.ErrorAdvice(withReason(t, r)), check, r)
+		require.Contains(t, console.ErrorAdvice(withReason(t, r)), "retry", r)
+	}
+	for _, err := range []error{
+		withReason(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN), withReason(t, pb.ErrorReason_ERROR_REASON_CANCELED),
+		withReason(t, pb.ErrorReason_ERROR_REASON_SHUTTING_DOWN), withReason(t, pb.ErrorReason_ERROR_REASON_DEADLINE),
+		status.Error(codes.Unavailable, "error reading from server: EOF"), status.Error(codes.Canceled, ""),
+	} {
+		require.Contains(t, console.ErrorAdvice(err), check, err)
+	}
+	require.Equal(t, "Outcome unknown", console.ErrorTitle(withReason(t, pb.ErrorReason_ERROR_REASON_OUTCOME_UNKNOWN)))
+	require.Equal(t, "Already exists", console.ErrorTitle(withReason(t, pb.ErrorReason_ERROR_REASON_QUEUE_EXISTS)))
+	for _, r := range []pb.ErrorReason{
+		pb.ErrorReason_ERROR_REASON_BACKUP_BUSY, pb.ErrorReason_ERROR_REASON_PLAN_RUNNING,
+		pb.ErrorReason_ERROR_REASON_JOB_RUNNING, pb.ErrorReason_ERROR_REASON_MAINTENANCE_BUSY,
+	} {
+		require.Equal(t, codes.AlreadyExists, reason.Code(r))
+		require.Regexp(t, "^Wait ", console.ErrorAdvice(withReason(t, r)), r)
 	}
 }
 
