@@ -101,10 +101,6 @@ func doBackup(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Backup started.", Goto: "/store"}, err
 }
 
-type notRestorable struct{ problem string }
-
-func (e *notRestorable) Error() string { return e.problem }
-
 func doCheckSet(ctx context.Context, v *View) (Done, error) {
 	set := v.Get("set")
 	title := "Check of backup " + set
@@ -123,7 +119,7 @@ func doCheckSet(ctx context.Context, v *View) (Done, error) {
 		case err != nil:
 			return "", err
 		case !r.GetRestorable():
-			return "", &notRestorable{r.GetProblem()}
+			return "", &unsuccessful{"The backup cannot be restored", r.GetProblem()}
 		}
 		return checkedText(r), nil
 	})

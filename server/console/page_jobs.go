@@ -95,6 +95,18 @@ func doDeleteJob(ctx context.Context, v *View) (Done, error) {
 	return Done{Message: "Job " + v.Get("name") + " deleted."}, err
 }
 
+// runResult returns the result of a run, or an error if the run failed or was skipped.
+func runResult(r *pb.JobRun) (string, error) {
+	switch o := r.GetOutcome(); o {
+	case "failed":
+		return "", &unsuccessful{"The run failed", r.GetDetail()}
+	case "skipped":
+		return "", &unsuccessful{"The run was skipped", r.GetDetail()}
+	default:
+		return o + ": " + r.GetDetail(), nil
+	}
+}
+
 func doRunJob(ctx context.Context, v *View) (Done, error) {
 	if _, err := loadJob(ctx, v); err != nil {
 		return Done{}, err
@@ -110,7 +122,7 @@ func doRunJob(ctx context.Context, v *View) (Done, error) {
 		if err != nil {
 			return "", err
 		}
-		return r.GetRun().GetOutcome() + ": " + r.GetRun().GetDetail(), nil
+		return runResult(r.GetRun())
 	})
 	return Done{Message: "Job " + name + " started."}, err
 }

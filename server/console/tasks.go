@@ -86,6 +86,11 @@ func (t *tasks) stop(id string) error {
 	return invalid("The operation is already finished.")
 }
 
+// unsuccessful is the error of an operation that returned a negative result.
+type unsuccessful struct{ title, text string }
+
+func (e *unsuccessful) Error() string { return e.text }
+
 type operation func(ctx context.Context, v *View, report func(*pb.Progress)) (string, error)
 
 // begin starts a task. All tasks require the operate right, which begin checks first.
@@ -133,9 +138,9 @@ func (v *View) begin(ctx context.Context, label task, do operation) error { //no
 		one.EndedAt, one.Outcome = time.Now(), outcome
 		if err != nil {
 			f := describe(err)
-			var bad *notRestorable
+			var bad *unsuccessful
 			if errors.As(err, &bad) {
-				f = failure{Title: "The backup cannot be restored", Text: bad.problem}
+				f = failure{Title: bad.title, Text: bad.text}
 			}
 			if errors.Is(life.Err(), context.Canceled) {
 				f = failure{Title: "Canceled", Text: cmp.Or(one.Partial, "Nothing was changed.")}
