@@ -202,11 +202,25 @@ func publishTest(ctx context.Context, v *View, queues pb.QueueServiceClient) (Do
 	if err != nil {
 		return Done{}, err
 	}
+	if text := discarded(ctx, queues, req.GetQueue()); text != "" {
+		return Done{Message: text}, nil
+	}
 	if count == 1 {
 		return Done{Message: fmt.Sprintf("Published as sequence %d.", resp.GetFirstSequence())}, nil
 	}
 	return Done{Message: fmt.Sprintf("Published %s messages from sequence %d.", formatNumber(count),
 		resp.GetFirstSequence())}, nil
+}
+
+// discarded returns a text if the queue discards published messages. It returns "" if the queue cannot be read.
+func discarded(ctx context.Context, queues pb.QueueServiceClient, queue string) string {
+	r, err := queues.GetQueue(ctx, &pb.GetQueueRequest{Name: queue})
+	q, c := r.GetQueue(), r.GetQueue().GetConfig()
+	if err != nil || len(q.GetSubscriptions()) > 0 || len(q.GetForwards()) > 0 ||
+		c.GetRetentionAge().AsDuration() > 0 || c.GetRetentionBytes() > 0 || c.GetRetentionMessages() > 0 {
+		return ""
+	}
+	return "Nothing was stored: queue " + queue + " has neither a subscription nor a retention."
 }
 
 func alterQueue(ctx context.Context, v *View, queues pb.QueueServiceClient) (Done, error) {

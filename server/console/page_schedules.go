@@ -84,6 +84,11 @@ func runSchedule(ctx context.Context, v *View, schedules pb.ScheduleServiceClien
 	if err != nil {
 		return Done{}, err
 	}
+	if active, err := v.Active(ctx); err == nil {
+		if text := discarded(ctx, pb.NewQueueServiceClient(active), r.GetQueue()); text != "" {
+			return Done{Message: text}, nil
+		}
+	}
 	return Done{Message: "Published a message to " + r.GetQueue() + "."}, nil
 }
 

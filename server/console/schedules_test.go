@@ -12,7 +12,8 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 )
 
-// The page shows, runs, pauses, resumes and deletes schedules.
+// The page shows, runs, pauses, resumes and deletes schedules. Messages that the queue discards are not reported as
+// published.
 func TestSchedulesPage(t *testing.T) { simulated(t, testSchedulesPage) }
 
 func testSchedulesPage(t *testing.T) {
@@ -33,21 +34,30 @@ func testSchedulesPage(t *testing.T) {
 		require.NoError(t, err)
 		return resp.GetSchedule()
 	}
+	var last response
 	do := func(action string) {
 		t.Helper()
-		a := b.post("/schedules/"+action+"?name=nightly", url.Values{"csrf": {b.csrf()}})
-		require.Equal(t, http.StatusOK, a.code, a.body)
+		last = b.post("/schedules/"+action+"?name=nightly", url.Values{"csrf": {b.csrf()}})
+		require.Equal(t, http.StatusOK, last.code, last.body)
 	}
 	for _, action := range []string{"run", "pause", "delete"} {
 		require.Contains(t, b.get("/schedules").body, `"/schedules/`+action)
 	}
 	do("run")
+	require.Contains(t, last.body, "Published a")
 	require.Equal(t, uint64(1), get().GetHistory()[0].GetSequence())
 	do("pause")
 	require.True(t, get().GetPaused())
 	require.Contains(t, b.get("/schedules").body, `"/schedules/resume`)
 	do("resume")
 	require.False(t, get().GetPaused())
+	queues := pb.NewQueueServiceClient(cc)
+	_, err = queues.DeleteSubscription(t.Context(), &pb.DeleteSubscriptionRequest{Queue: "jobs", Name: "default"})
+	require.NoError(t, err)
+	do("run")
+	require.Equal(t, uint64(2), get().GetHistory()[0].GetSequence())
+	require.NotContains(t, last.body, "Published a")
+	require.NotContains(t, b.post("/queue/publish?name=jobs", url.Values{"csrf": {b.csrf()}}).body, "Published as")
 	do("delete")
 	require.NotContains(t, b.get("/schedules").body, `"/schedules/run`)
 }

@@ -305,9 +305,7 @@ func (p *publisher) run(ctx context.Context, c *client.Client, source func(send 
 		err = fmt.Errorf("%w\n%s refused; later messages were not sent", err, output.Plural(refused, "message"))
 	}
 	if count > 0 {
-		if err == nil && p.storesNothing(ctx, c) {
-			fmt.Fprintf(p.env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
-				"subscription create %s NAME\n", p.queue, p.queue)
+		if err == nil && WarnIfDiscarded(ctx, p.env, admin.New(c), p.queue) {
 			return p.env.Print.Sentence("discarded %s", output.Plural(count, "message"))
 		}
 		err = errors.Join(err, p.env.Print.Sentence("published %s to %s", output.Plural(count, "message"), stored))
@@ -344,17 +342,19 @@ func (p *publisher) browseCommand() string {
 	return fmt.Sprintf("lockstep browse %s --from %d", p.queue, p.last+1)
 }
 
-// storesNothing reports whether the queue discards published messages. It returns false if the queue cannot be read,
-// for example because the caller may only publish.
-func (p *publisher) storesNothing(ctx context.Context, c *client.Client) bool {
-	ctx, cancel := context.WithTimeout(ctx, p.env.Timeout)
+// WarnIfDiscarded prints a warning and returns true if the queue discards published messages. It returns false if the
+// queue cannot be read, for example because the caller may only publish.
+func WarnIfDiscarded(ctx context.Context, env *cli.Env, a *admin.Client, queue string) bool {
+	ctx, cancel := context.WithTimeout(ctx, env.Timeout)
 	defer cancel()
-	q, err := admin.New(c).GetQueue(ctx, p.queue)
-	if err != nil {
+	q, err := a.GetQueue(ctx, queue)
+	if err != nil || len(q.Subscriptions) > 0 || len(q.Forwards) > 0 ||
+		q.Config.RetentionAge > 0 || q.Config.RetentionBytes > 0 || q.Config.RetentionMessages > 0 {
 		return false
 	}
-	retains := q.Config.RetentionAge > 0 || q.Config.RetentionBytes > 0 || q.Config.RetentionMessages > 0
-	return len(q.Subscriptions) == 0 && len(q.Forwards) == 0 && !retains
+	fmt.Fprintf(env.Stderr, "lockstep: no message stored: queue %s has no subscription; to create one, use lockstep "+
+		"subscription create %s NAME\n", queue, queue)
+	return true
 }
 
 func (p *publisher) failure() error {

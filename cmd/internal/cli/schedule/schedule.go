@@ -316,7 +316,11 @@ change. The command returns when the publish is acknowledged, and fails if the q
 				if err != nil {
 					return err
 				}
-				return env.Print.Result(ran{Schedule: args[0], Queue: r.GetQueue(), Sequence: r.GetSequence(), LSN: r.GetLsn()},
+				out := ran{Schedule: args[0], Queue: r.GetQueue(), Sequence: r.GetSequence(), LSN: r.GetLsn()}
+				if message.WarnIfDiscarded(ctx, env, a, r.GetQueue()) {
+					return env.Print.Result(out, "discarded the message of schedule %s", args[0])
+				}
+				return env.Print.Result(out,
 					"published a message of schedule %s to %s, sequence %d", args[0], r.GetQueue(), r.GetSequence())
 			})
 		},

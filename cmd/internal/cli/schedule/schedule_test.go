@@ -55,6 +55,11 @@ func TestSchedules(t *testing.T) {
 	require.NotEmpty(t, c.Lines("schedule", "resume", "poll")[0]["next_at"])
 	require.Equal(t, true, c.Lines("schedule", "pause", "poll")[0]["paused"])
 	c.OK("schedule", "delete", "poll")
+	c.OK("subscription", "delete", "jobs", "default", "--yes")
+	out, warning, code := c.Run("", "schedule", "run", "nightly")
+	require.Equal(t, cli.ExitOK, code)
+	require.NotContains(t, out, "published")
+	require.Contains(t, warning, "subscription create jobs")
 	for _, command := range []string{"show", "run", "pause", "delete"} {
 		_, _, code = c.Run("", "schedule", command, "poll")
 		require.Equal(t, cli.ExitError, code)
