@@ -278,7 +278,7 @@ func doPause(ctx context.Context, v *View) (Done, error) {
 
 func doResume(ctx context.Context, v *View) (Done, error) {
 	_, err := pb.NewAdminServiceClient(v.Own()).SetPaused(ctx, &pb.SetPausedRequest{})
-	return Done{Message: "The pair is resumed."}, err
+	return Done{Message: "The pair is resumed: the standby takes over automatically while it is in sync."}, err
 }
 
 // loadForce queries the node for the messages that a forced failover would lose.

@@ -204,8 +204,9 @@ func siteCommands(here, there *oneSite) (list []siteCommand) {
 	}
 	at := " --addr " + strings.Join(here.GetAddresses(), ",")
 	demote := siteCommand{
-		"Make this site a replica", "It copies the other site. A former primary first saves the transactions that the " +
-			"other site lacks to a file.",
+		"Make this site a replica", "It follows the other site, unless this site has transactions that the other " +
+			"site lacks. Then the command fails, and a former primary saves these transactions to a file: copy it, then " +
+			"set this site up again with lockstep site seed.",
 		"lockstep site demote" + at + " --replica-of " + other,
 	}
 	promote := siteCommand{

@@ -54,7 +54,7 @@ func setPaused(ctx context.Context, env *cli.Env, paused bool, reason string) er
 		if err != nil {
 			return err
 		}
-		text := "automatic failover is enabled"
+		text := "automatic failover is enabled while the standby is in sync"
 		if paused {
 			text = "automatic failover is disabled until lockstep resume"
 		}

@@ -88,5 +88,5 @@ func (s *source) setPaused(ctx context.Context, paused bool) doneMsg {
 	case paused:
 		return doneMsg{text: "automatic failover is disabled until the pair is resumed"}
 	}
-	return doneMsg{text: "automatic failover is enabled"}
+	return doneMsg{text: "automatic failover is enabled while the standby is in sync"}
 }
