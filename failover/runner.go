@@ -278,7 +278,7 @@ func (r *Runner) publish(s *State) {
 		Serve:   s.mode == modeAct && s.act.sent.Serve,
 		Deliver: s.mode == modeAct && s.act.sent.Deliver,
 		Standby: s.act.member.Node,
-		Refused: s.refused, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
+		Refused: s.refused, Problem: s.problem, CoordinatorRefuses: s.refusal, MayHaveLost: s.ident.MayHaveLost,
 		Superseded: s.proc.superseded != "" && s.proc.copyOf == "", RolledBack: s.proc.rolledBack, Ahead: s.ahead(),
 		Duplicate:  s.duplicate(),
 		Conditions: s.coordinatorConditions,
@@ -317,6 +317,6 @@ func sameStatus(a, b Status) bool {
 		a.Role == b.Role && a.Reason == b.Reason && a.Revision == b.Revision &&
 		a.CoordinatorReachable == b.CoordinatorReachable &&
 		a.Serve == b.Serve && a.Deliver == b.Deliver && a.Standby == b.Standby && a.FailbackAt.Equal(b.FailbackAt) &&
-		a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost &&
+		a.Problem == b.Problem && a.CoordinatorRefuses == b.CoordinatorRefuses && a.MayHaveLost == b.MayHaveLost &&
 		slices.Equal(a.Live, b.Live) && slices.Equal(a.Conditions, b.Conditions)
 }

@@ -129,6 +129,9 @@ type Status struct {
 	// Refused wraps ErrRestored, ErrRecordLost or ErrRecordOld while the node waits for an operator; otherwise it is
 	// nil.
 	Refused error
+	// Problem describes why this node, which has a cluster record, does not accept that of the coordinator: it is missing,
+	// older, invalid or of another pair. Otherwise it is empty. Roles do not change until the record is correct.
+	Problem string
 	// Since is the time of the last role change.
 	Since time.Time
 	Self  NodeInfo

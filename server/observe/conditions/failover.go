@@ -17,6 +17,7 @@ func FromFailover(st failover.Status) []Report {
 	f := findings{self: Node{ID: st.Self.ID.String(), Name: st.Self.Name}}
 	f.node(waits(st.Role), NotServing, "%s: %s", st.Role, st.Reason)
 	f.node(st.Refused != nil, RecordRejected, "%v", st.Refused)
+	f.node(st.Refused == nil && st.Problem != "", RecordRejected, "%s", st.Problem)
 	f.node(!st.CoordinatorReachable, CoordinatorLost, "the coordinator is %s", st.Coordinator)
 	f.node(st.CoordinatorRefuses != "", CoordinatorErrors, "%s", st.CoordinatorRefuses)
 	f.node(st.MayHaveLost && st.RolledBack == "", PossibleDataLoss, "")

@@ -74,6 +74,12 @@ func TestFromFailover(t *testing.T) {
 			want)
 	}
 	st := healthy()
+	st.Problem = "why"
+	got := conditions.FromFailover(st)
+	require.Len(t, got, 1)
+	require.Equal(t, conditions.RecordRejected, got[0].Kind, "a running pair whose record is lost")
+	require.Equal(t, "why", got[0].Details)
+	st = healthy()
 	st.Record.InSync, st.Record.MinInSync = st.Record.InSync[:1], 2
 	require.Len(t, conditions.FromFailover(st), 2, "one-copy-only and min-in-sync-not-met")
 }
