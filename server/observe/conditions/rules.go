@@ -38,8 +38,7 @@ func (r *Rules) Reports(in *Input) []Report {
 		f.all = FromFailover(in.Pair)
 		f.replication(in)
 	}
-	f.node(in.Unrestricted && !config.LocalOnly(in.Config.Listen), AccessUnrestricted, "listen is %s",
-		in.Config.Listen)
+	f.access(in)
 	f.disk(in)
 	f.content(in)
 	f.work(in)
@@ -157,6 +156,21 @@ func (f *findings) machine(in *Input) {
 	f.node(in.AuditError != "", AuditErrors, "%s; %d records lost since the start", in.AuditError, in.AuditLost)
 	f.node(in.MemoryUsed > in.MemoryAllowed, MemoryOverBudget, "%s in use, memory.budget is %s",
 		units.Bytes(in.MemoryUsed), in.Config.Memory.Budget)
+}
+
+// access reports a node without access rules that clients on other machines can reach.
+func (f *findings) access(in *Input) {
+	var open []string
+	for _, l := range []config.Listener{
+		{Key: "listen", Address: in.Config.Listen},
+		{Key: "amqp.listen", Address: in.Config.AMQP.Listen},
+		{Key: "console.listen", Address: in.Config.Console.Listen},
+	} {
+		if l.Address != "" && !config.LocalOnly(l.Address) {
+			open = append(open, l.Key+" "+l.Address)
+		}
+	}
+	f.node(in.Unrestricted && len(open) > 0, AccessUnrestricted, "%s", strings.Join(open, ", "))
 }
 
 func (f *findings) secrets(in *Input) {

@@ -151,6 +151,36 @@ func TestMachineConditions(t *testing.T) {
 	require.Empty(t, f.all)
 }
 
+// A node without access rules is reported if other machines can reach any listener for clients.
+func TestAccessCondition(t *testing.T) {
+	for name, tt := range map[string]struct {
+		listen, amqp, console string
+		rules                 bool
+		details               string
+	}{
+		"local":   {listen: "127.0.0.1:7420", amqp: "127.0.0.1:5672", console: "localhost:9422"},
+		"off":     {listen: "127.0.0.1:7420"},
+		"listen":  {listen: "0.0.0.0:7420", details: "listen 0.0.0.0:7420"},
+		"amqp":    {listen: "127.0.0.1:7420", amqp: ":5672", details: "amqp.listen :5672"},
+		"console": {listen: "127.0.0.1:7420", console: ":9422", details: "console.listen :9422"},
+		"two":     {listen: ":7420", amqp: ":5672", details: "listen :7420, amqp.listen :5672"},
+		"rules":   {listen: ":7420", amqp: ":5672", rules: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c := config.Default()
+			c.Listen, c.AMQP.Listen, c.Console.Listen = tt.listen, tt.amqp, tt.console
+			var f findings
+			f.access(&Input{Config: &c, Unrestricted: !tt.rules})
+			if tt.details == "" {
+				require.Empty(t, f.all)
+				return
+			}
+			require.Equal(t, []Kind{AccessUnrestricted}, kinds(&f))
+			require.Equal(t, tt.details, f.all[0].Details)
+		})
+	}
+}
+
 // A transaction that was prepared more than an hour ago is reported with its XID.
 func TestPreparedCondition(t *testing.T) {
 	now := time.Now()
