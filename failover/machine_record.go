@@ -158,10 +158,8 @@ func (m *machine) admit(rec Record) bool {
 	case m.ident.PairID == uuid.Nil && m.ident.Restored && !m.begun(rec) && m.ident.Quarantine == "":
 		// An empty node was started first, and created the pair. This node waits instead of stopping.
 		m.wait(fmt.Errorf("%w: store has records up to %s, active of pair %s is node %s. To serve the backup instead of "+
-			"the messages of the pair, stop both nodes, use an empty data directory for the other one, delete the record or "+
-			"use another key prefix (with a witness, start all three voters with empty Raft directories), and start this node "+
-			"first; to join the pair, start this node with an empty data directory", ErrRestored, m.ident.End, rec.PairID,
-			rec.Active))
+			"the messages of the pair, follow \"Start a pair from a restored store\" in docs/how-to/back-up-and-restore.md; to "+
+			"join the pair, start this node with an empty data directory", ErrRestored, m.ident.End, rec.PairID, rec.Active))
 	case m.ident.PairID == uuid.Nil && !m.ident.Empty() && !m.begun(rec) && m.ident.Quarantine == "":
 		m.halt(fmt.Errorf("%w: store has records up to %s, but was never part of pair %s, which lacks them: to join the "+
 			"pair, keep this data directory, and start this node with another, empty one", ErrOtherPair, m.ident.End,
