@@ -49,8 +49,8 @@ var reasonHints = map[string]string{ //nolint:gochecknoglobals // a table
 	"SITE_ROLE":             "`lockstep site status` for the roles of both sites",
 	"SITE_SWITCH":           "`lockstep site status` for the lag of the replica, and a longer `--timeout`",
 	"SITE_NOT_COMPARED":     "`lockstep site status` for the lag of the replica, then repeat the command",
-	"SITE_BEHIND": "`lockstep site seed` into an empty data directory on the first node of the replica; " +
-		"site.keep-bytes of the primary is the log retained for a replica",
+	"SITE_BEHIND": "\"Set up the replica again\" in docs/how-to/fail-over-to-another-site.md; site.keep-bytes of " +
+		"the primary is the log retained for a replica",
 	"SITE_UNREACHABLE": "`lockstep status` with the addresses of the other site, and site.remote, site.token-file and " +
 		"site.ca in the configuration of the nodes",
 }

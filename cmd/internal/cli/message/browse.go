@@ -107,5 +107,6 @@ func browse(
 	}
 	return cli.WithHint(fmt.Errorf("%w: skipped %s of %s that no node can read; first sequence: %d", client.ErrDataLoss,
 		output.Plural(len(corrupt), "message"), queue, corrupt[0]),
-		"`lockstep verify` to list them, or `lockstep queue drop-corrupt %s` to discard them", queue)
+		"`lockstep verify` to list them; if no replica site or backup has copies, `lockstep queue drop-corrupt %s` to "+
+			"discard them", queue)
 }

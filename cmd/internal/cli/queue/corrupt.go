@@ -19,8 +19,9 @@ func dropCorruptCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drop-corrupt NAME", Aliases: []string{"drop-damaged"}, Short: "Discard messages that cannot be read",
 		Long: `Acknowledge, for all subscriptions, the messages of a queue that are corrupt on both nodes of the pair, or on a
-standalone node. These messages are permanently lost. Messages that can still be repaired are kept. Without a terminal,
-the command does not ask for confirmation.
+standalone node. These messages are permanently lost. Messages that can still be repaired are kept. A replica site
+discards the messages too: first check whether it or a backup has intact copies. Without a terminal, the command does
+not ask for confirmation.
 
 The active node only knows the corrupt messages that it has detected since its start. To read all messages first, use
 lockstep verify --deep.`,
