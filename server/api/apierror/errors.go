@@ -211,7 +211,8 @@ func (e *LostError) Error() string {
 		return fmt.Sprintf("%s, which cannot be saved to a file: %v", text, e.Err)
 	}
 	return fmt.Sprintf("%s, saved as records %d to %d in %s. `lockstep store dump-log FILE --messages` shows them. "+
-		"Then set this site up again with the content of the primary", text, e.First, e.Last, e.File)
+		"Copy the file to another machine, then set up this site again (docs/how-to/fail-over-to-another-site.md)",
+		text, e.First, e.Last, e.File)
 }
 
 // Is reports whether target is ErrSiteDiverged.
