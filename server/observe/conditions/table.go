@@ -35,8 +35,9 @@ func ofTheStandby() []Definition {
 			Kind: OneCopyOnly, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "Only one node has all acknowledged messages. If it is lost, messages are lost; while it is " +
 				"down, no node can take over.",
-			Action: "Start the other node. If it is running, its log and `lockstep status` show why it is not in " +
-				"sync; it returns to sync automatically. Do not stop or restart the node that is in sync.",
+			Action: "If the node in the details is down, start it first: only it has all messages. Otherwise, do not stop " +
+				"or restart it, and start the other node. If that node is running, its log and `lockstep status` show " +
+				"why it is not in sync; it returns to sync automatically.",
 		},
 		{
 			Kind: StandbyAbsent, Severity: Warning, Scope: OfPair, After: 30 * time.Second,
@@ -72,18 +73,18 @@ func ofTheRole() []Definition {
 		{
 			Kind: MinInSyncNotMet, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "Writes are refused: only one node is in sync, and `min-in-sync` is 2.",
-			Action: "Start the other node. To accept writes with one copy, run `lockstep settings set min-in-sync " +
-				"1`.",
+			Action: "Start the other node. To accept writes with one copy, run `lockstep settings set min-in-sync 1`; when " +
+				"both nodes are in sync again, run `lockstep settings set min-in-sync 2`.",
 		},
 		{
 			Kind: RecordRejected, Severity: Critical, Scope: OfNode, After: settle,
 			Cause: "The coordinator has no cluster record, or an older one than this node has used: the " +
 				"coordinator was restored, wiped or replaced. Or this node was restored from a backup, but an " +
 				"empty node was started first and created the pair.",
-			Action: "Check which coordinator this node uses. If it is the right one and its record is lost, " +
-				"rebuild the record with `lockstep pair adopt`. To serve a restored backup instead of the messages " +
-				"of the pair, stop both nodes, give the other one an empty data directory, remove the record or set " +
-				"another `coordinator.etcd.prefix`, and start this node first.",
+			Action: "If a node serves clients, restart neither node. Check which coordinator this node uses. If it is the " +
+				"right one and its record is lost or old, run `lockstep pair adopt` on the active node or, if no node " +
+				"is active, on the node that has all records. To serve a restored backup instead of the messages of the " +
+				"pair, follow \"Start a pair from a restored store\" in docs/how-to/back-up-and-restore.md.",
 		},
 		{
 			Kind: ForcedUnresolved, Severity: Warning, Scope: OfPair,
@@ -282,16 +283,18 @@ func ofSites() []Definition {
 			Kind: SiteBehind, Severity: Critical, Scope: OfPair,
 			Cause: "The log of the primary site no longer contains the next record that this replica needs. The replica " +
 				"receives nothing.",
-			Action: "Set up this site again: stop both nodes, run `lockstep site seed` into an empty data directory of one " +
-				"node, and start it. Raise `site.keep-bytes` of the primary to bridge longer outages.",
+			Action: "Stop both nodes of this site, move both data directories away, and follow \"Set up the replica again\" " +
+				"in docs/how-to/fail-over-to-another-site.md. Raise `site.keep-bytes` of the primary to bridge longer " +
+				"outages.",
 		},
 		{
 			Kind: SiteDiverged, Severity: Critical, Scope: OfPair,
 			Cause: "This replica has a record that the log of the primary site does not contain. For example, the " +
 				"primary was restored, or lost transactions in a forced failover. The replica receives nothing.",
-			Action: "Check that the primary has the expected content; if this replica is the better copy, promote it with " +
-				"`lockstep site promote`. Otherwise set up this site again: stop both nodes, run `lockstep site seed` into an " +
-				"empty data directory of one node, and start it.",
+			Action: "Check that the primary has the expected content. If this replica is the better copy, stop both nodes " +
+				"of the primary, keep their data directories, and promote this site with `lockstep site promote`. " +
+				"Otherwise, stop both nodes of this site, move both data directories away and keep them, and follow " +
+				"\"Set up the replica again\" in docs/how-to/fail-over-to-another-site.md.",
 		},
 		{
 			Kind: SiteStopped, Severity: Critical, Scope: OfPair, After: 5 * time.Second,
@@ -304,9 +307,11 @@ func ofSites() []Definition {
 			Kind: SupersededBySite, Severity: Critical, Scope: OfPair, After: settle,
 			Cause: "The other site was promoted, and this site cannot become its replica: it has transactions that the new " +
 				"primary lacks, or it cannot commit the change. This site accepts no writes once it has stopped.",
-			Action: "The details contain the error. Transactions that the new primary lacks were saved to a file on the " +
-				"active node of this site: show them with `lockstep store dump-log`. Then set up this site again: stop " +
-				"both nodes, run `lockstep site seed` into an empty data directory of one node, and start it.",
+			Action: "The details contain the error. If it is not about missing transactions, fix its cause: the site " +
+				"retries. Otherwise, this site's active node has saved the transactions to a file in its data " +
+				"directory: copy the file to another machine; `lockstep store dump-log` shows it. Then stop both nodes, " +
+				"move both data directories away and keep them, and follow \"Set up the replica again\" in docs/how- " +
+				"to/fail-over-to-another-site.md.",
 		},
 		{
 			Kind: TwoPrimaries, Severity: Critical, Scope: OfPair, After: 10 * time.Second,
@@ -338,8 +343,9 @@ func ofFleets() []Definition {
 			Kind: FleetConflict, Severity: Critical, Scope: OfPair,
 			Cause: "The directory of the fleet assigns queues of this pair to other pairs, or another pair has its name. " +
 				"Clients can use the queues at either pair.",
-			Action: "The details contain the names. Set another name in `fleet.pair`, or delete the queue at the pair that " +
-				"must not have it.",
+			Action: "The details contain the names. If another pair has the name, set another name in `fleet.pair` of the " +
+				"pair that is not a member. Otherwise, at the pair that must not have the queue, pause publishes to it, " +
+				"consume or move its messages, and run `lockstep queue delete --if-empty`.",
 		},
 		{
 			Kind: FleetMismatch, Severity: Warning, Scope: OfNode, After: 10 * time.Second,
@@ -375,8 +381,9 @@ func ofJobs() []Definition {
 		{
 			Kind: JobStuck, Severity: Warning, Scope: OfPair,
 			Cause: "A run of a scheduled job is still in progress although its next run is due.",
-			Action: "Check its progress with `lockstep status`. If it hangs, restart the node that runs it, and " +
-				"start the job again with `lockstep job run`, unless it is already running.",
+			Action: "Check its progress with `lockstep status`. If it hangs, both nodes are in sync and the coordinator is " +
+				"reachable, restart the node that runs it, and start the job again with `lockstep job run`, unless it " +
+				"is already running.",
 		},
 		{
 			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,
@@ -432,8 +439,10 @@ func ofTheDisk() []Definition {
 			Kind: PublishesRefused, Severity: Critical, Scope: OfPair,
 			Cause: "Publishes are refused, because the disk of the active node is nearly full (`disk-low`). " +
 				"Consumers continue.",
-			Action: "Free or add space on the active node. If the standby has more space, `lockstep switchover` " +
-				"resumes publishes immediately.",
+			Action: "Free or add space on the active node. If its filesystem has more than half of `disk.low-watermark` " +
+				"free, and the standby has more space, `lockstep switchover` resumes publishes. With less, do not " +
+				"switch over: this node would leave the in-sync set as a standby. A preferred node takes the role back " +
+				"after `failover.failback-delay`.",
 		},
 		{
 			Kind: ReplicationStopped, Severity: Critical, Scope: OfNode,
@@ -474,8 +483,10 @@ func ofTheContent() []Definition {
 		{
 			Kind: CorruptMessages, Severity: Critical, Scope: OfNode,
 			Cause: "Messages on this node are corrupt.",
-			Action: "The node fetches them from the other node automatically. `lockstep verify` lists them; " +
-				"`lockstep queue drop-corrupt` discards messages that are lost on both nodes.",
+			Action: "The node fetches them from the other node automatically: start it if it is down. `lockstep verify` " +
+				"lists them. If both nodes have lost them, check a replica site and the backups for intact copies " +
+				"first; a replica with intact copies can become the primary (`lockstep site switch`). Only then discard " +
+				"the messages with `lockstep queue drop-corrupt`.",
 		},
 		{
 			Kind: CorruptPageFile, Severity: Critical, Scope: OfNode,
