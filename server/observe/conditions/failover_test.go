@@ -77,7 +77,7 @@ func TestFromFailover(t *testing.T) {
 	st.Problem = "why"
 	got := conditions.FromFailover(st)
 	require.Len(t, got, 1)
-	require.Equal(t, conditions.RecordRejected, got[0].Kind, "a running pair whose record is lost")
+	require.Equal(t, conditions.RecordRejected, got[0].Kind, "the pair runs without its record")
 	require.Equal(t, "why", got[0].Details)
 	st = healthy()
 	st.Record.InSync, st.Record.MinInSync = st.Record.InSync[:1], 2

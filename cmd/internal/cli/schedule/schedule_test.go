@@ -59,7 +59,7 @@ func TestSchedules(t *testing.T) {
 	out, warning, code := c.Run("", "schedule", "run", "nightly")
 	require.Equal(t, cli.ExitOK, code)
 	require.NotContains(t, out, "published")
-	require.Contains(t, warning, "subscription create jobs")
+	require.Contains(t, warning, "subscription create")
 	for _, command := range []string{"show", "run", "pause", "delete"} {
 		_, _, code = c.Run("", "schedule", command, "poll")
 		require.Equal(t, cli.ExitError, code)
