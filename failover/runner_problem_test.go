@@ -24,14 +24,14 @@ func testProblemOfRunningPair(t *testing.T) {
 	p.start(1, failover.Settings{})
 	a, b := p.nodes[0], p.nodes[1]
 	a.await("record with both nodes", func(st failover.Status) bool { return len(st.Record.Nodes) == 2 })
-	time.Sleep(time.Second)
+	time.Sleep(time.Second) //nolint:forbidigo // simulated time
 	current := s.Image()
 	require.Empty(t, a.run.Status().Problem)
 	require.Empty(t, b.run.Status().Problem)
 
 	for _, change := range []func(){s.Forget, func() { s.Restore(old) }} {
 		s.SetDown(true)
-		time.Sleep(time.Second)
+		time.Sleep(time.Second) //nolint:forbidigo // simulated time
 		change()
 		s.SetDown(false)
 		for n, role := range map[*node]failover.Role{a: failover.RoleActive, b: failover.RoleStandby} {
