@@ -48,8 +48,8 @@ type ReplayResult struct {
 //
 // Each message is moved at most once, in transactions of several messages. After an error, some messages may have been
 // moved. An attempt without a response is not retried, because it could exceed Limit: the call returns
-// [client.ErrOutcomeUnknown], and another call moves the remaining messages. Such a call requires a Limit that is
-// reduced by the number of moved messages.
+// [client.ErrOutcomeUnknown], and another call moves the remaining messages. For this call, reduce Limit by the
+// number of moved messages.
 //
 // Errors include [client.ErrQueueNotFound], [client.ErrSubscriptionNotFound], [client.ErrInvalid], [client.ErrLimit]
 // if the target is full, [client.ErrRefused] while one of the nodes runs release 0.1.0.

@@ -86,9 +86,7 @@ const (
 	resetTimeout      = 10 * time.Second
 	maxResetBytes     = 4 << 10
 
-	// resetMarker and lastResetField are the lines of a marker: the line written by `lockstep access reset`, and the ID
-	// of the last reset before the node was started with this marker.
-	resetMarker    = "delete all access rules\n"
+	// lastResetField begins the line that the node adds to a marker: the ID of the last reset before its start.
 	lastResetField = "last reset: "
 )
 
@@ -109,7 +107,7 @@ func (n *node) requestedReset() *accessReset {
 	if _, last, ok := strings.Cut(string(content), lastResetField); ok {
 		r.last = strings.TrimSpace(last)
 	} else if err == nil {
-		err = vfs.WriteFileAtomic(n.fs, r.marker, []byte(resetMarker+lastResetField+r.last+"\n"))
+		err = vfs.WriteFileAtomic(n.fs, r.marker, append(content, lastResetField+r.last+"\n"...))
 	}
 	if err != nil {
 		n.log.Error("last reset not added to the request for an access reset: after a restart, this node would delete "+

@@ -107,7 +107,7 @@ func testMetricsOfAPair(t *testing.T) {
 		switch m.When {
 		case "with `coordinator.type: raft`", "with TLS", "while an operation runs", "with `tracing.endpoint`",
 			"on the standby, while it receives a snapshot",
-			"with `fleet.pair`", "with `fleet.pair`, or in a fleet", "on the active node, with `fleet.pair`",
+			"with `fleet.pair`", "on the active node, with `fleet.pair`",
 			"with `fleet.pair`, after the first move since the node's start",
 			"with `site.name`, or in a group of sites", "on the active node of a replica site",
 			"on the active node of a replica site, after its first connection":

@@ -310,8 +310,8 @@ func ofSites() []Definition {
 			Action: "The details contain the error. If it is not about missing transactions, fix its cause: the site " +
 				"retries. Otherwise, this site's active node has saved the transactions to a file in its data " +
 				"directory: copy the file to another machine; `lockstep store dump-log` shows it. Then stop both nodes, " +
-				"move both data directories away and keep them, and follow \"Set up the replica again\" in docs/how- " +
-				"to/fail-over-to-another-site.md.",
+				"move both data directories away and keep them, and follow \"Set up the replica again\" in " +
+				"docs/how-to/fail-over-to-another-site.md.",
 		},
 		{
 			Kind: TwoPrimaries, Severity: Critical, Scope: OfPair, After: 10 * time.Second,
@@ -381,9 +381,9 @@ func ofJobs() []Definition {
 		{
 			Kind: JobStuck, Severity: Warning, Scope: OfPair,
 			Cause: "A run of a scheduled job is still in progress although its next run is due.",
-			Action: "Check its progress with `lockstep status`. If it hangs, both nodes are in sync and the coordinator is " +
-				"reachable, restart the node that runs it, and start the job again with `lockstep job run`, unless it " +
-				"is already running.",
+			Action: "Check its progress with `lockstep status`. If it hangs, make sure that both nodes are in sync and " +
+				"that the coordinator is reachable. Then restart the node that runs the job, and start the job again " +
+				"with `lockstep job run`, unless it is already running.",
 		},
 		{
 			Kind: ScheduleFailed, Severity: Warning, Scope: OfPair,

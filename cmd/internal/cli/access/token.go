@@ -309,10 +309,10 @@ func quotaPutCommand(env *cli.Env) *cobra.Command {
 	var bytes string
 	cmd := &cobra.Command{
 		Use: "put PATTERN", Short: "Set the quota of a pattern",
-		Long: `Limit the total usage of all queues that match a name pattern: * matches any number of characters, ? one
-character. An existing quota of the pattern is replaced: limits that are not given are unlimited. Publishes that
-exceed --rate are delayed, and refused while the delay is more than 10 seconds. Requests that exceed another limit
-are refused. Forwarded messages and dead letters count toward --bytes, but are not refused.`,
+		Long: `Limit the total usage of all queues that match a name pattern: * matches any text, and ? one byte. An
+existing quota of the pattern is replaced: limits that are not given are unlimited. Publishes that exceed --rate
+are delayed, and refused while the delay is more than 10 seconds. Requests that exceed another limit are refused.
+Forwarded messages and dead letters count toward --bytes, but are not refused.`,
 		Example: `  lockstep access quota put 'team-a/*' --queues 100 --bytes 10GiB --rate 5000 --connections 200
   lockstep access quota put '*' --bytes 100GiB --output json`,
 		Args: cobra.ExactArgs(1),

@@ -187,8 +187,8 @@ func runCommand(env *cli.Env) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "run NAME", Short: "Run a job now and wait",
 		Long: `Run a job now, even if it is paused, and wait until it ends. A compact job ends when its rolling plan
-ends; to watch the plan, use lockstep store plan --watch. The exit code is 1 if the job failed or was skipped. With --detach, the command does not
-wait for the plan of a compact job; it waits for all other jobs.`,
+ends; to watch the plan, use lockstep store plan --watch. The exit code is 1 if the job failed or was skipped. With
+--detach, the command does not wait for the plan of a compact job; it waits for all other jobs.`,
 		Example: "  lockstep job run nightly\n  lockstep job run pack --detach",
 		Args:    cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -179,7 +179,7 @@ func (r *report) addRoles() {
 	switch {
 	case here.Lineage != "" && there.Lineage != "" && here.Lineage != there.Lineage:
 		r.problem("the sites belong to different groups: keep the site with the valid messages, and set up the other one " +
-			"again with lockstep site seed")
+			"again (docs/how-to/fail-over-to-another-site.md)")
 	case here.Role == rolePrimary && there.Role == rolePrimary:
 		low := here
 		if there.Epoch < low.Epoch {

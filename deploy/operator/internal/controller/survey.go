@@ -84,18 +84,19 @@ func (s *survey) addDenied(ctx context.Context, c *admin.Client, listed []balanc
 		delete(missing, q.Name)
 	}
 	maps.DeleteFunc(missing, func(name, _ string) bool { return s.moving[name] })
-	names := slices.Sorted(maps.Keys(missing))
-	for len(names) > 0 {
-		_, err := c.GetQueue(ctx, names[0])
-		if errors.Is(err, client.ErrDenied) {
+	denied := 0
+	for _, name := range slices.Sorted(maps.Keys(missing)) {
+		if denied == maxBlocked {
 			break
 		}
+		_, err := c.GetQueue(ctx, name)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
-		names = names[1:] // the queue is being created, or was deleted or moved
-	}
-	for _, name := range names[:min(len(names), maxBlocked)] {
+		if !errors.Is(err, client.ErrDenied) {
+			continue // the queue is being created, or was deleted or moved
+		}
+		denied++
 		s.Queues = append(s.Queues, balance.Queue{
 			Name: name, Pair: s.pair, Group: missing[name], Fixed: balance.AccessDenied,
 			Detail: "the operator has no right on " + name,
