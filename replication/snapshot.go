@@ -237,11 +237,12 @@ func (p *Primary) transfer(ctx context.Context, req SnapshotRequest, send func(*
 		ID: snap.ID, Position: h.Position, FileBytes: h.FileBytes, DataBytes: h.DataBytes,
 		PageSize: uint32(h.PageSize), Config: config, Term: p.o.Term, HoldsCommitted: holds,
 	}})
+	var buf []byte
 	for err == nil {
 		if err := p.interrupted(ctx); err != nil {
 			return err
 		}
-		at, data, rerr := snap.ReadNext(offset, p.o.SnapshotChunkBytes)
+		at, data, rerr := snap.ReadNext(offset, p.o.SnapshotChunkBytes, &buf)
 		if errors.Is(rerr, io.EOF) {
 			err = send(&SnapshotChunk{Offset: offset, Finished: true})
 			break

@@ -120,7 +120,7 @@ func (n *node) copyTo(to *node) {
 	in, err := to.s.BeginInstall(snap.Header)
 	require.NoError(n.t, err)
 	for {
-		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20, nil)
 		if errors.Is(err, io.EOF) {
 			break
 		}

@@ -61,7 +61,7 @@ func TestInstallIsAtomic(t *testing.T) {
 	in, err := target.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {
-		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20, nil)
 		if err != nil {
 			break
 		}

@@ -263,7 +263,7 @@ func receive(t *testing.T, from, to *store.Store) *store.Install {
 	in, err := to.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {
-		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20, nil)
 		if err != nil {
 			return in
 		}
@@ -279,7 +279,7 @@ func TestSnapshotOfReplacedStore(t *testing.T) {
 	require.NoError(t, err)
 	defer old.Close()
 	require.NoError(t, receive(t, source.s, target.s).Commit())
-	_, _, err = old.ReadNext(64<<10, 1<<20)
+	_, _, err = old.ReadNext(64<<10, 1<<20, nil)
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 	_, err = target.s.ResumeSnapshot(old.ID)
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
@@ -291,7 +291,7 @@ func TestClosedSnapshot(t *testing.T) {
 	snap, err := n.s.OpenSnapshot()
 	require.NoError(t, err)
 	snap.Close()
-	_, _, err = snap.ReadNext(64<<10, 1<<20)
+	_, _, err = snap.ReadNext(64<<10, 1<<20, nil)
 	require.ErrorIs(t, err, store.ErrSnapshotGone)
 }
 
@@ -306,7 +306,7 @@ func TestIncompleteSnapshotIsRejected(t *testing.T) {
 	require.NoError(t, err)
 	var offset uint64
 	for pieces := 0; ; pieces++ {
-		at, data, err := snap.ReadNext(offset, 4<<10)
+		at, data, err := snap.ReadNext(offset, 4<<10, nil)
 		if err != nil {
 			break
 		}

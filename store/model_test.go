@@ -174,7 +174,7 @@ func TestSnapshotEqualsSource(t *testing.T) {
 	require.NoError(t, err)
 	var sent uint64
 	for {
-		at, data, err := snap.ReadNext(in.Offset(), 10_000)
+		at, data, err := snap.ReadNext(in.Offset(), 10_000, nil)
 		if err != nil {
 			break
 		}

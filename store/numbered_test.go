@@ -100,7 +100,7 @@ func beginInstall(t *testing.T, o store.Options) (*node, func() error, []string)
 	in, err := n.s.BeginInstall(snap.Header)
 	require.NoError(t, err)
 	for {
-		at, data, err := snap.ReadNext(in.Offset(), 1<<20)
+		at, data, err := snap.ReadNext(in.Offset(), 1<<20, nil)
 		if err != nil {
 			break
 		}

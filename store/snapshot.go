@@ -114,9 +114,10 @@ func (s *Store) ResumeSnapshot(id string) (*Snapshot, error) {
 
 // ReadNext reads the first piece of the page file at or after the offset, at most limit bytes but at least one page,
 // and returns its offset and data. The next call must pass the end of the piece. The piece at offset 0 contains the
-// metadata of the checkpoint, and may be larger than limit. ReadNext returns io.EOF after the last piece, and
+// metadata of the checkpoint, and may be larger than limit. If buf is not nil, the data may be in *buf, which ReadNext
+// replaces if it is too small; otherwise, ReadNext allocates memory. ReadNext returns io.EOF after the last piece, and
 // ErrSnapshotGone if the snapshot or the store was closed, or if the store's content was replaced.
-func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, err error) {
+func (sn *Snapshot) ReadNext(offset uint64, limit int, buf *[]byte) (at uint64, data []byte, err error) {
 	sn.mu.Lock()
 	defer sn.mu.Unlock()
 	if sn.closed { // the pages may have been overwritten
@@ -134,8 +135,13 @@ func (sn *Snapshot) ReadNext(offset uint64, limit int) (at uint64, data []byte, 
 	ext := sn.extents[i]
 	from := max(uint64(page.OffsetOf(ext.First, size)), offset)
 	n := max(min(end(ext)-from, uint64(limit)/uint64(size)*uint64(size)), uint64(size))
-	room := vfs.AlignedBlock(int(n) + page.UncachedRoom)
-	data, err = sn.file.ReadOnce(page.NoAt(int64(from), size), int(n), room)
+	if buf == nil {
+		buf = new([]byte)
+	}
+	if room := int(n) + page.UncachedRoom; len(*buf) < room {
+		*buf = vfs.AlignedBlock(room)
+	}
+	data, err = sn.file.ReadOnce(page.NoAt(int64(from), size), int(n), *buf)
 	if err != nil {
 		return 0, nil, fmt.Errorf("read snapshot at offset %d: %w", from, err)
 	}

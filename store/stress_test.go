@@ -166,7 +166,7 @@ func copySnapshot(s *store.Store) error {
 	for in.Offset() == 0 || err == nil {
 		var at uint64
 		var data []byte
-		if at, data, err = snap.ReadNext(in.Offset(), 64<<10); err == nil {
+		if at, data, err = snap.ReadNext(in.Offset(), 64<<10, nil); err == nil {
 			err = in.WriteAt(at, data)
 		}
 	}

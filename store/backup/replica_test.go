@@ -99,7 +99,7 @@ func TestReceiveReplica(t *testing.T) {
 			FS: n.fs, Name: "snapshot", Header: snap.Header, Lineage: lineage, SegmentBytes: 64 << 10,
 			Next: func() (uint64, []byte, error) {
 				for {
-					at, data, err := snap.ReadNext(offset, 4096)
+					at, data, err := snap.ReadNext(offset, 4096, nil)
 					if err != nil {
 						return 0, nil, err
 					}
@@ -164,7 +164,7 @@ func TestReceiveDetachedMember(t *testing.T) {
 		_, err = backup.Receive(ctx, name, backup.ReceiveOptions{
 			FS: n.fs, Name: "snapshot", Header: snap.Header, Lineage: lineage, SegmentBytes: 64 << 10, Detached: detached,
 			Next: func() (uint64, []byte, error) {
-				at, data, err := snap.ReadNext(offset, 4096)
+				at, data, err := snap.ReadNext(offset, 4096, nil)
 				offset = at + uint64(len(data))
 				return at, data, err
 			},

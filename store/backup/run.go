@@ -192,7 +192,7 @@ func checkSpace(ctx context.Context, place Objects, bytes uint64) error {
 }
 
 func (j *job) describe(ctx context.Context, snap *store.Snapshot) error {
-	_, raw, err := snap.ReadNext(0, chunkBytes)
+	_, raw, err := snap.ReadNext(0, chunkBytes, nil)
 	if err != nil {
 		return fmt.Errorf("backup: %w", err)
 	}
@@ -345,11 +345,12 @@ func (j *job) copy(ctx context.Context, snap *store.Snapshot, w *packWriter) err
 		piece = pacedBytes // or one page, if a page is larger
 	}
 	var done uint64
+	var buf []byte
 	for offset := uint64(0); ; {
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("backup: %w", err)
 		}
-		at, data, err := snap.ReadNext(offset, piece)
+		at, data, err := snap.ReadNext(offset, piece, &buf)
 		if errors.Is(err, io.EOF) {
 			break
 		}

@@ -538,7 +538,7 @@ func (w *writer) snapshot() {
 	require.NoError(w.t, err)
 	defer sn.Close()
 	for next := uint64(0); ; {
-		at, data, err := sn.ReadNext(next, 64<<10)
+		at, data, err := sn.ReadNext(next, 64<<10, nil)
 		if errors.Is(err, io.EOF) {
 			return
 		}

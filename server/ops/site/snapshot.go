@@ -132,8 +132,9 @@ func (m *Manager) sendSnapshot(
 		PageSize: uint32(h.PageSize),
 	}})
 	pacer := throttle.New(throttle.Limits{Governor: m.o.Store.Governor()})
+	var buf []byte
 	for offset := uint64(0); err == nil; {
-		at, data, rerr := snap.ReadNext(offset, pieceBytes)
+		at, data, rerr := snap.ReadNext(offset, pieceBytes, &buf)
 		if errors.Is(rerr, io.EOF) {
 			err = send(&pb.PullSnapshotResponse{Offset: offset, Finished: true})
 			break
