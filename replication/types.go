@@ -123,7 +123,8 @@ type SnapshotChunk struct {
 	// Header describes the snapshot. It is set in the first chunk only.
 	Header *SnapshotHeader
 	Offset uint64
-	// Data is a part of the snapshot. It is empty in the first and the last chunk, and in heartbeats.
+	// Data is a part of the snapshot. It is empty in the first and the last chunk, and in heartbeats. On receipt, it is
+	// valid until the next Recv.
 	Data []byte
 	// Checksum is the CRC32C of Data.
 	Checksum uint32

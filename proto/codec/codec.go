@@ -80,7 +80,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 		}
 		return c.library(data, v)
 	case *pb.FetchSnapshotResponse:
-		if split(c.whole(data), snapshotData, m, &m.Data) {
+		if split(c.wholeOnce(data), snapshotData, m, &m.Data) {
 			return nil
 		}
 		return c.library(data, v)
@@ -109,6 +109,14 @@ func tallyCopy(bytes int) {
 func (c codec) whole(data mem.BufferSlice) []byte {
 	if c.places != nil {
 		return c.places.whole(data)
+	}
+	return join(data)
+}
+
+// wholeOnce is like whole, but the result may be valid only until the next call.
+func (c codec) wholeOnce(data mem.BufferSlice) []byte {
+	if c.places != nil {
+		return c.places.wholeOnce(data)
 	}
 	return join(data)
 }
@@ -163,7 +171,8 @@ func DialOptions() []grpc.DialOption {
 }
 
 // BulkDialOptions is like DialOptions, but for a connection with one call at a time, which receives messages of up to
-// the given size. Large messages are received directly into their final memory.
+// the given size. Large messages are received directly into their final memory. The data of a FetchSnapshotResponse is
+// valid only until the next message is received.
 func BulkDialOptions(most int) []grpc.DialOption {
 	c := newCodec()
 	c.places = newPlaces(most)

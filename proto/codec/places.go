@@ -19,8 +19,8 @@ const maxFrame = 16 << 10
 // records. The memory of a message larger than a frame is its place: all frames except the first are received there
 // contiguously. Only the first frame is copied: its header contains the length of the message.
 //
-// Places are never reused. Only the memory of first frames of maxFrame bytes is reused. Its capacity, firstCap, is
-// larger than its length, which distinguishes it from all other memory.
+// Places are reused only for messages that are not retained (wholeOnce). The memory of first frames of maxFrame bytes
+// is always reused. Its capacity, firstCap, is larger than its length, which distinguishes it from all other memory.
 //
 // This relies on how gRPC sends messages on one stream: the frames of a message are consecutive, and begin with the
 // gRPC header. In other cases (several concurrent streams, an exhausted window) the message is copied.
@@ -37,9 +37,14 @@ type places struct {
 	placed      []place
 	placedBytes int
 	open        bool
+	// lent is the result of the last wholeOnce, and free contains up to maxFree earlier ones.
+	lent []byte
+	free [][]byte
 }
 
 const firstCap = maxFrame + 1
+
+const maxFree = 16
 
 // place is the memory of a message without its header. Only the range from front to given was returned by Get.
 type place struct {
@@ -92,11 +97,22 @@ func (p *places) begin() {
 	if size <= front || size > p.most {
 		return
 	}
-	p.placed, p.open = append(p.placed, place{b: fresh(size), front: front, given: front}), true
+	p.placed, p.open = append(p.placed, place{b: p.memory(size), front: front, given: front}), true
 	// The sender never has more bytes in flight, so the oldest messages will not be taken.
 	for p.placedBytes += size; p.placedBytes > 2*p.most; {
 		p.drop(1)
 	}
+}
+
+// memory returns memory with undefined content for a place. mu is held.
+func (p *places) memory(n int) []byte {
+	for i, b := range p.free {
+		if cap(b) >= n {
+			p.free = slices.Delete(p.free, i, i+1)
+			return b[:n]
+		}
+	}
+	return fresh(n)
 }
 
 // drop removes the n oldest places. mu is held.
@@ -157,6 +173,26 @@ func (p *places) whole(data mem.BufferSlice) []byte {
 		return l.b
 	}
 	return join(data)
+}
+
+// wholeOnce is like whole, but the result is valid only until the next call.
+func (p *places) wholeOnce(data mem.BufferSlice) []byte {
+	b := p.whole(data)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.lent) > maxFrame {
+		if poisoned {
+			for i := range p.lent {
+				p.lent[i] = 0xdb
+			}
+		}
+		if len(p.free) == maxFree {
+			p.free = slices.Delete(p.free, 0, 1)
+		}
+		p.free = append(p.free, p.lent)
+	}
+	p.lent = b
+	return b
 }
 
 // take returns the place of a message, if the place contains all pieces except the first and perhaps the last. The last

@@ -128,6 +128,9 @@ func TestReceivedInPlace(t *testing.T) {
 			require.NoError(t, c.Unmarshal(data, into))
 			data.Free()
 			require.LessOrEqual(t, *n, s.maxCopied, "%d bytes", s.size)
+			if _, once := into.(*pb.FetchSnapshotResponse); once {
+				into = protobuf.Clone(into) // its data is valid until the next message
+			}
 			want, got = append(want, m), append(got, into)
 		}
 	}
@@ -135,6 +138,34 @@ func TestReceivedInPlace(t *testing.T) {
 		require.True(t, protobuf.Equal(want[i], got[i]))
 	}
 	require.Empty(t, c.places.placed)
+}
+
+// The memory of snapshot data is reused for later messages, but not before the next message is decoded, and also if
+// several messages were received ahead.
+func TestSnapshotMemoryIsReused(t *testing.T) {
+	overwriteFreed(t)
+	c, w := newPlacesCodec()
+	const ahead = 3
+	var waiting []mem.BufferSlice
+	used := make(map[*byte]bool)
+	for i := range 100 {
+		m := &pb.FetchSnapshotResponse{Data: bytes.Repeat([]byte{byte(i)}, 500_000+100*(i%3))}
+		b, err := protobuf.Marshal(m)
+		require.NoError(t, err)
+		waiting = append(waiting, w.message(b, maxFrame))
+		if len(waiting) <= ahead {
+			continue
+		}
+		var got pb.FetchSnapshotResponse
+		require.NoError(t, c.Unmarshal(waiting[0], &got))
+		waiting[0].Free()
+		waiting = waiting[1:]
+		want := &pb.FetchSnapshotResponse{Data: bytes.Repeat([]byte{byte(i - ahead)}, 500_000+100*((i-ahead)%3))}
+		require.True(t, protobuf.Equal(want, &got), "message %d", i-ahead)
+		used[&got.Data[0]] = true
+	}
+	require.Less(t, len(used), 20)
+	require.LessOrEqual(t, len(c.places.free), maxFree)
 }
 
 // If several messages arrive before the first is decoded, each of them is received in its place.
