@@ -4,13 +4,23 @@ package store_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
+	"github.com/lockstep-mq/lockstep/store/index"
 	"github.com/lockstep-mq/lockstep/store/rewrite"
 	"github.com/lockstep-mq/lockstep/store/throttle"
+	"github.com/lockstep-mq/lockstep/store/txn"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 	"github.com/lockstep-mq/lockstep/test/vfs/memfs"
 )
 
@@ -66,4 +76,108 @@ func TestBackgroundPauses(t *testing.T) {
 	if err := <-result; err != nil { // the work may have finished before the cancel
 		require.ErrorIs(t, err, context.Canceled)
 	}
+}
+
+// withMessages opens a store with a checkpoint of n messages of 4 KB, each in a separate extent.
+func withMessages(t *testing.T, o store.Options, n int) *node {
+	t.Helper()
+	node := openNode(t, o)
+	node.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })
+	for range n / 100 {
+		node.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			for range 100 {
+				b.Message(1, nil, make([]byte, 4000))
+			}
+			b.EndPublish()
+		})
+	}
+	_, err := node.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	return node
+}
+
+// While a walk is throttled, it does not read far ahead: otherwise the reader could occupy a processor that commits
+// need.
+func TestThrottledWalkReadsLittleAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		fs, read := faultfs.New(memfs.New()), atomic.Int64{}
+		fs.SetHook(func(op faultfs.Op) error {
+			if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
+				read.Add(op.Length)
+			}
+			return nil
+		})
+		o := options(fs)
+		o.BackgroundPercent = 50
+		n := withMessages(t, o, 3000)
+		ahead := func(ctx context.Context) int64 {
+			most := int64(0)
+			err := n.s.ReadCheckpoint(ctx, store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
+				begin, consumed := read.Load(), int64(0)
+				return c.Extents(ctx, checkpoint.WalkOptions{}, func(_ *index.Entry, p []byte, err error) error {
+					consumed += int64(len(p))
+					synctest.Wait() // until the reader waits
+					most = max(most, read.Load()-begin-consumed)
+					return err
+				})
+			})
+			require.NoError(t, err)
+			return most
+		}
+		require.Less(t, ahead(t.Context()), int64(1<<20))
+		require.Greater(t, ahead(throttle.FullSpeed(t.Context())), int64(2<<20))
+	})
+}
+
+// The plan of a rewrite, which reads the whole store, is throttled like the copy.
+func TestPlanOfRewriteIsThrottled(t *testing.T) {
+	fs := faultfs.New(memfs.New())
+	n := withMessages(t, options(fs), 1000)
+	var planned atomic.Value
+	fs.SetHook(func(op faultfs.Op) error {
+		if strings.HasSuffix(op.Name, "page.db_new") {
+			planned.CompareAndSwap(nil, n.s.Governor().Status().Reason)
+		}
+		return nil
+	})
+	n.s.Governor().Report(time.Millisecond) // there are commits
+	_, err := n.s.Maintenance().Rewrite(t.Context(), rewrite.Options{})
+	require.NoError(t, err)
+	require.NotEqual(t, throttle.NoWork, planned.Load(), "the plan did not use the governor")
+}
+
+// A scan allocates almost nothing per extent: garbage collections would delay commits.
+func TestScanAllocations(t *testing.T) {
+	allocations := func(messages int) float64 {
+		n := withMessages(t, options(memfs.New()), messages)
+		return testing.AllocsPerRun(1, func() {
+			_, err := scanStore(t.Context(), n.s, checkpoint.ScanOptions{})
+			require.NoError(t, err)
+		})
+	}
+	few, many := allocations(1000), allocations(5000)
+	require.Less(t, (many-few)/4000, 0.2)
+}
+
+// The buffer of a snapshot's reader is reused.
+func TestSnapshotBufferIsReused(t *testing.T) {
+	n := withMessages(t, options(memfs.New()), 2000)
+	snap, err := n.s.OpenSnapshot()
+	require.NoError(t, err)
+	defer snap.Close()
+	var buf []byte
+	buffers, pieces := make(map[*byte]bool), 0
+	for offset := uint64(0); ; pieces++ {
+		at, data, err := snap.ReadNext(offset, 64<<10, &buf)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		require.NoError(t, err)
+		if offset = at + uint64(len(data)); at > 0 {
+			buffers[&buf[0]] = true
+		}
+	}
+	require.Greater(t, pieces, 50)
+	require.LessOrEqual(t, len(buffers), 3)
 }

@@ -48,6 +48,9 @@ func Open(file *page.File, pin *page.Pin, o Options) *Checkpoint {
 	return &Checkpoint{file: file, pin: pin, meta: meta, view: view, pace: o.Pace}
 }
 
+// SetPace replaces Options.Pace.
+func (c *Checkpoint) SetPace(p *throttle.Pacer) { c.pace = p }
+
 // Close releases the pin.
 func (c *Checkpoint) Close() { c.pin.Release() }
 

@@ -46,6 +46,10 @@ type AliveSet struct {
 	first uint64
 	bits  [queue.MaxExtentSpan / 64]uint64
 	n     uint64
+
+	entry *index.Entry
+	err   error
+	fill  func(*queue.State) // AliveSet.fillFrom, created once because a method value is an allocation
 }
 
 // Count returns the number of sequences in the set.
@@ -59,25 +63,31 @@ func (a *AliveSet) Has(seq uint64) bool {
 
 // Of sets a to the sequences of an extent that at least one subscription needs. It returns index.ErrDataLoss if the
 // index entry is invalid or its queue does not exist.
-func (l *Liveness) Of(e *index.Entry, a *AliveSet) (err error) {
+func (l *Liveness) Of(e *index.Entry, a *AliveSet) error {
 	if e.Span > queue.MaxExtentSpan {
 		return fmt.Errorf("%w: queue %d, sequence %d: extent spans %d sequences", index.ErrDataLoss, e.Queue, e.First,
 			e.Span)
 	}
+	if a.fill == nil {
+		a.fill = a.fillFrom
+	}
 	clear(a.bits[:(e.Span+63)/64])
-	a.first, a.n = e.First, 0
-	l.view(func(state *queue.State) {
-		q := state.Queue(e.Queue)
-		if q == nil {
-			err = fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Extent.First,
-				e.Queue)
-			return
-		}
-		end := min(e.First+e.Span, q.NextSequence())
-		for seq := q.NextAlive(e.First); seq < end; seq = q.NextAlive(seq + 1) {
-			a.bits[(seq-e.First)/64] |= 1 << ((seq - e.First) % 64)
-			a.n++
-		}
-	})
-	return err
+	a.first, a.n, a.entry, a.err = e.First, 0, e, nil
+	l.view(a.fill)
+	a.entry = nil
+	return a.err
+}
+
+func (a *AliveSet) fillFrom(state *queue.State) {
+	e := a.entry
+	q := state.Queue(e.Queue)
+	if q == nil {
+		a.err = fmt.Errorf("%w: page %d belongs to missing queue %d", index.ErrDataLoss, e.Extent.First, e.Queue)
+		return
+	}
+	end := min(e.First+e.Span, q.NextSequence())
+	for seq := q.NextAlive(e.First); seq < end; seq = q.NextAlive(seq + 1) {
+		a.bits[(seq-e.First)/64] |= 1 << ((seq - e.First) % 64)
+		a.n++
+	}
 }

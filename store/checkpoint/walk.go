@@ -20,8 +20,8 @@ const (
 	walkBuffers = 4
 	// walkGapBytes is the maximum gap between two extents that are read together.
 	walkGapBytes = 64 << 10
-	// walkPacedBytes and walkPacedBuffers apply to a throttled walk.
-	walkPacedBytes   = 128 << 10
+	// walkPacedBytes and walkPacedBuffers apply while the walk is throttled.
+	walkPacedBytes   = 256 << 10
 	walkPacedBuffers = 2
 )
 
@@ -41,13 +41,6 @@ type walk struct {
 	WalkOptions
 	c      *Checkpoint
 	queues []uint64
-}
-
-func (w *walk) buffers() int {
-	if w.c.pace != nil {
-		return walkPacedBuffers
-	}
-	return walkBuffers
 }
 
 func (w *walk) bytes() int64 {
@@ -71,7 +64,8 @@ type walkExtent struct {
 }
 
 // Extents calls fn for each message extent, in order of queue and sequence. payload is valid until fn returns; err is
-// the error of the read. The first error of fn ends the walk. Another goroutine reads and verifies extents ahead.
+// the error of the read. The first error of fn ends the walk. Another goroutine reads and verifies extents ahead; while
+// the walk is throttled, only one part ahead, because two busy goroutines can occupy all processors.
 func (c *Checkpoint) Extents(
 	ctx context.Context, o WalkOptions, fn func(e *index.Entry, payload []byte, err error) error,
 ) error {
@@ -90,11 +84,12 @@ func (c *Checkpoint) Extents(
 		slices.Sort(w.queues)
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	buffers := w.buffers()
-	full, empty := make(chan *walkPart, buffers+1), make(chan *walkPart, buffers)
-	for range buffers {
-		empty <- &walkPart{}
+	full, empty := make(chan *walkPart, walkBuffers+1), make(chan *walkPart, walkBuffers)
+	spare := make([]*walkPart, walkBuffers)
+	for i := range spare {
+		spare[i] = &walkPart{}
 	}
+	w.release(&spare, empty)
 	var reader sync.WaitGroup
 	reader.Go(func() {
 		defer close(full)
@@ -118,12 +113,25 @@ func (c *Checkpoint) Extents(
 		if part.err != nil {
 			return fmt.Errorf("walk store: %w", part.err)
 		}
-		empty <- part
+		spare = append(spare, part)
+		w.release(&spare, empty)
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("walk store: %w", err)
 	}
 	return nil
+}
+
+// release returns processed parts to the reader. While the walk is throttled, it keeps all but walkPacedBuffers.
+func (w *walk) release(spare *[]*walkPart, empty chan<- *walkPart) {
+	keep := 0
+	if !w.c.pace.Unhindered() {
+		keep = walkBuffers - walkPacedBuffers
+	}
+	for n := len(*spare); n > keep; n = len(*spare) {
+		empty <- (*spare)[n-1]
+		*spare = (*spare)[:n-1]
+	}
 }
 
 // read sends the extents in parts, until the end of the index, an error that Broken does not handle, or the end of ctx.
@@ -155,29 +163,30 @@ type partReader struct {
 	part  *walkPart
 	first page.No
 	next  page.No
+	entry index.Entry // argument of add
 }
 
 func (p *partReader) scan(from, to []byte) error {
 	it := p.w.c.view.Scan(from, to)
 	for it.Next() {
-		e, err := index.Decode(it.Key(), it.Value())
-		if err != nil {
+		var err error
+		if p.entry, err = index.Decode(it.Key(), it.Value()); err != nil {
 			return err
 		}
-		if err := p.add(e); err != nil {
+		if err := p.add(&p.entry); err != nil {
 			return err
 		}
 	}
 	return it.Err()
 }
 
-func (p *partReader) add(e index.Entry) error {
+func (p *partReader) add(e *index.Entry) error {
 	size := p.w.c.file.PageSize()
-	if p.w.skips(&e) {
+	if p.w.skips(e) {
 		if err := p.room(p.part != nil && int64(len(p.part.extents)) >= p.limit/64); err != nil {
 			return err
 		}
-		p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: -1})
+		p.part.extents = append(p.part.extents, walkExtent{entry: *e, offset: -1})
 		return nil
 	}
 	fits := p.next != 0 && e.Extent.First >= p.next && int64(e.Extent.First-p.next)*int64(size) <= walkGapBytes &&
@@ -188,7 +197,7 @@ func (p *partReader) add(e index.Entry) error {
 	if p.next == 0 {
 		p.first = e.Extent.First
 	}
-	p.part.extents = append(p.part.extents, walkExtent{entry: e, offset: int(e.Extent.First-p.first) * size})
+	p.part.extents = append(p.part.extents, walkExtent{entry: *e, offset: int(e.Extent.First-p.first) * size})
 	p.next = e.Extent.End()
 	return nil
 }

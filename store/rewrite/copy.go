@@ -82,6 +82,7 @@ type copier struct {
 
 func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 	from := c.rw.from
+	from.SetPace(c.pace)
 	put := func(key, value []byte) error {
 		if err := c.index.Bulk.Put(key, value); err != nil {
 			return err
@@ -92,10 +93,7 @@ func (c *copier) copyAll(ctx context.Context) (page.Extent, error) {
 		return page.Extent{}, err
 	}
 	err := from.Extents(ctx, checkpoint.WalkOptions{}, func(e *index.Entry, payload []byte, err error) error {
-		if err := c.extent(e, payload, err); err != nil {
-			return err
-		}
-		return c.pace.Did(ctx, len(payload))
+		return c.extent(e, payload, err)
 	})
 	if err != nil {
 		return page.Extent{}, err

@@ -274,7 +274,9 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	rw.file, rw.from = file, checkpoint.Open(file, pin, checkpoint.Options{CacheBytes: rw.m.o.CacheBytes})
+	rw.file, rw.from = file, checkpoint.Open(file, pin, checkpoint.Options{
+		CacheBytes: rw.m.o.CacheBytes, Pace: rw.e.Governed(0),
+	})
 	if rw.o.PageSize == 0 {
 		rw.o.PageSize = file.PageSize()
 	}
