@@ -37,7 +37,7 @@ func Directory(fsys vfs.FS, root string) Objects {
 func (d directory) Path(name string) string { return filepath.Join(d.root, filepath.FromSlash(name)) }
 
 // Put writes the object under a temporary name, syncs it, and renames it.
-func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func(w io.Writer) error) error {
+func (d directory) Put(ctx context.Context, name string, _ PutOptions, fill func(w io.Writer) error) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("write %s: %w", d.Path(name), err)
 	}
@@ -52,7 +52,7 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 	if err := vfs.MkdirAllSync(d.fs, folder, 0o750); err != nil {
 		return fmt.Errorf("create directory %s: %w", folder, noSpace(err))
 	}
-	err := d.write(final+putSuffix, o, fill)
+	err := d.write(final+putSuffix, fill)
 	if err == nil {
 		err = d.fs.Rename(final+putSuffix, final)
 	}
@@ -67,36 +67,40 @@ func (d directory) Put(ctx context.Context, name string, o PutOptions, fill func
 	return nil
 }
 
-func (d directory) write(name string, o PutOptions, fill func(w io.Writer) error) error {
+func (d directory) write(name string, fill func(w io.Writer) error) error {
 	file, err := d.fs.OpenFile(name, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o640)
 	if err != nil {
 		return err
 	}
-	w := fileWriter{file: file, mostOpen: packSyncBytes}
-	if o.Paced {
-		w.mostOpen = pacedSyncBytes
-	}
+	w := fileWriter{file: file}
 	if err = fill(&w); err == nil {
 		err = file.Sync()
 	}
 	return errors.Join(err, file.Close())
 }
 
-// fileWriter syncs periodically.
+// fileWriter starts the writeback of written data early, and limits the amount of dirty data. It does not sync, because
+// a sync of a growing file commits the filesystem journal, and the syncs of the log wait for that.
 type fileWriter struct {
-	file     vfs.File
-	offset   int64
-	unsynced int64
-	mostOpen int64 // limit of unsynced
+	file    vfs.File
+	offset  int64
+	started int64 // the writeback of data before this offset was started
+	written int64 // data before this offset is written, but not durable
 }
 
 func (w *fileWriter) Write(p []byte) (int, error) {
 	n, err := w.file.WriteAt(p, w.offset)
 	w.offset += int64(n)
-	w.unsynced += int64(n)
-	if err == nil && w.unsynced >= w.mostOpen {
-		w.unsynced = 0
-		err = w.file.Sync()
+	if err != nil || w.offset-w.started < writebackBytes {
+		return n, err
+	}
+	if cached, ok := w.file.(vfs.Cached); ok {
+		cached.WriteBehind(w.started, w.offset-w.started)
+	}
+	w.started = w.offset
+	if end := w.offset - dirtyBytes; end > w.written {
+		err = w.file.SyncRange(w.written, end-w.written)
+		w.written = end
 	}
 	return n, err
 }

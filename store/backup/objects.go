@@ -47,8 +47,6 @@ type PutOptions struct {
 	// AboutBytes is the approximate size, if known. It determines the size of the parts into which a large object is
 	// split.
 	AboutBytes uint64
-	// Paced selects more frequent syncs of less data.
-	Paced bool
 }
 
 // Object is an object open for reading.

@@ -40,12 +40,13 @@ const (
 
 	// chunkBytes limits the data of a record; a page always fits.
 	chunkBytes = page.MaxPageBytes
-	// packWriteBytes is the amount of buffered data that is written together. packSyncBytes limits the unsynced data.
-	// pacedBytes and pacedSyncBytes replace them in a throttled backup.
+	// packWriteBytes is the amount of buffered data that is written together; pacedBytes replaces it in a throttled
+	// backup.
 	packWriteBytes = 1 << 20
-	packSyncBytes  = 16 << 20
 	pacedBytes     = 128 << 10
-	pacedSyncBytes = 1 << 20
+	// The writeback of writebackBytes of data is started together. dirtyBytes limits the dirty data.
+	writebackBytes = 1 << 20
+	dirtyBytes     = 8 << 20
 )
 
 func packCRC(entry, data []byte) uint32 {

@@ -414,6 +414,9 @@ func createLog(fsys vfs.FS, dir string, id uuid.UUID, segmentBytes int64, start 
 	return log, nil
 }
 
+// logSyncBytes limits the unsynced log of a restore.
+const logSyncBytes = 16 << 20
+
 // logWriter appends records in blocks and syncs periodically.
 type logWriter struct {
 	log      *wal.Log
@@ -471,7 +474,7 @@ func (w *logWriter) flush() error {
 	}
 	w.unsynced += len(w.buf)
 	w.buf = w.buf[:0]
-	if w.unsynced < packSyncBytes {
+	if w.unsynced < logSyncBytes {
 		return nil
 	}
 	w.unsynced = 0

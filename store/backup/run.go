@@ -279,7 +279,7 @@ func (j *job) writePack(ctx context.Context, snap *store.Snapshot) (FileSum, err
 		name = sealedPackName
 	}
 	var stored FileSum
-	o := PutOptions{AboutBytes: estimatePackBytes(snap.Header.DataBytes, j.m.PageSize), Paced: paced}
+	o := PutOptions{AboutBytes: estimatePackBytes(snap.Header.DataBytes, j.m.PageSize)}
 	err := j.o.Location.Put(ctx, inFolder(j.m.Name, name), o, func(to io.Writer) error {
 		write := func(to io.Writer) (FileSum, error) {
 			w := newPack(to, j.m.PageSize, paced)
