@@ -351,8 +351,8 @@ func testLogIsKeptAcrossReconnect(t *testing.T) {
 	s.take(a, has)
 }
 
-// transferBusy is the duration of a chunk in tests of a pausing transfer: the pauses are 19 times as long.
-const transferBusy = 10 * time.Millisecond
+// transferBusy is the duration of a chunk in tests of a pausing transfer: the pauses are more than twice as long.
+const transferBusy = 200 * time.Millisecond
 
 // A transfer that slows commits down pauses for up to a second, which is the standby's timeout. During the pause, the
 // active sends heartbeats.

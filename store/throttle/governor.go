@@ -31,17 +31,17 @@ const (
 	// applies.
 	tolerated    = 150
 	minTolerated = 200 * time.Microsecond
-	// fullFraction is the whole time, in thousandths. A Governor permits at least minFraction.
+	// fullFraction is the whole time, in thousandths. While there are commits, a Governor permits minFraction to
+	// maxFraction.
 	fullFraction = 1000
-	minFraction  = 50
-	// unknownFraction is the fraction for work on a node that has just started and may not have received a commit time.
-	unknownFraction = 125
+	minFraction  = 300
+	maxFraction  = 600
 )
 
 // Governor adapts the speed of a node's background work to the commit latency. Work runs at full speed while there
-// are no commits. Otherwise it starts with a twentieth of the time. The fraction rises while the work does not slow
-// down commits, and is reduced when it does. All methods are safe for concurrent use. A nil Governor does not limit
-// work.
+// are no commits. Otherwise it gets 30 % to 60 % of the time, starting with 30 %. The fraction rises while the work
+// does not slow down commits, and is reduced when it does. All methods are safe for concurrent use. A nil Governor does
+// not limit work.
 type Governor struct {
 	counts [slots]atomic.Uint32 // commits of this node by latency, over all windows
 
@@ -55,7 +55,6 @@ type Governor struct {
 	baseline  time.Duration
 	windows   int // in baseline, up to baselineWindows
 	fraction  int // of the time for work, in thousandths
-	steady    int // limit for doubling the fraction: its value after the last reduction
 	reason    Reason
 	worked    time.Time // end of the last work, or of its pause
 	createdAt time.Time
@@ -96,7 +95,7 @@ type Status struct {
 
 // NewGovernor returns a Governor without any commit data.
 func NewGovernor() *Governor {
-	return &Governor{fraction: fullFraction, steady: fullFraction, createdAt: time.Now()}
+	return &Governor{fraction: fullFraction, createdAt: time.Now()}
 }
 
 const (
@@ -209,13 +208,13 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	working := now.Sub(g.worked) < quietAfter
 	weight := time.Duration(quietWeight)
 	switch {
-	case g.windows < baselineWindows && working && g.fraction > minFraction:
+	case g.windows < baselineWindows && working:
 		g.fraction, g.reason = minFraction, Unknown
-		return // other work disturbed this window
+		return // work may have increased the latency
 	case g.windows < baselineWindows: // the mean of the first windows
 		weight = time.Duration(g.windows + 1)
 		g.windows++
-	case working && g.fraction > minFraction && took >= g.baseline:
+	case working && took >= g.baseline:
 		weight = 0 // the work may be the cause
 	case working:
 		weight = workWeight
@@ -228,27 +227,14 @@ func (g *Governor) windowEnded(now time.Time, took time.Duration) {
 	}
 	limit := max(g.baseline*tolerated/100, g.baseline+minTolerated)
 	switch {
-	case g.windows < baselineWindows:
-		g.fraction, g.reason = minFraction, Unknown
 	case took > limit:
 		percent := min(max(int(limit*100/took), 50), 90)
-		g.fraction, g.reason = max(minFraction, g.fraction*percent/100), SlowCommits
-		g.steady = g.fraction
+		g.fraction, g.reason = max(minFraction, min(maxFraction, g.fraction)*percent/100), SlowCommits
 	default:
-		g.increase()
-	}
-}
-
-// increase is called after a window with tolerable latency. It doubles a fraction below steady, at most to steady.
-// Otherwise, it adds an eighth, or at least half of minFraction. The caller must hold mu.
-func (g *Governor) increase() {
-	step := max(g.fraction/8, minFraction/2)
-	if g.fraction < g.steady {
-		step = max(step, min(g.fraction, g.steady-g.fraction))
-	}
-	g.fraction, g.reason = min(fullFraction, g.fraction+step), Rising
-	if g.fraction == fullFraction {
-		g.steady, g.reason = fullFraction, Undisturbed
+		g.fraction, g.reason = min(maxFraction, g.fraction+g.fraction/8), Rising
+		if g.fraction == maxFraction {
+			g.reason = Undisturbed
+		}
 	}
 }
 
@@ -265,7 +251,7 @@ func (g *Governor) fractionAt(now time.Time) int {
 	}
 	switch {
 	case g.latest == 0 && g.windows == 0 && now.Sub(g.createdAt) < windowLongest:
-		g.fraction, g.reason = unknownFraction, Unknown // a standby must connect to receive the commit time
+		g.fraction, g.reason = minFraction, Unknown // a standby must connect to receive the commit time
 	case g.latest == 0 || !g.reportedAt.IsZero() && now.Sub(g.reportedAt) >= reportMaxAge:
 		g.fraction, g.reason = fullFraction, NoCommits
 	case begins:

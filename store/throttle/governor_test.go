@@ -87,8 +87,8 @@ func (n *node) whileWorking(t *testing.T, count int) float64 {
 	return share
 }
 
-// Work runs at full speed without commits, and with commits that it does not slow down. Otherwise it gets a fraction of
-// the time, so that commits stay close to their baseline, on an active and on a standby with a reported commit time.
+// Work runs at full speed without commits. With commits, it gets the maximum fraction of the time if it does not slow
+// them down, otherwise the minimum fraction, on an active and on a standby with a reported commit time.
 func TestGovernor(t *testing.T) {
 	for name, standby := range map[string]bool{"active": false, "standby": true} {
 		t.Run(name, func(t *testing.T) {
@@ -102,16 +102,13 @@ func TestGovernor(t *testing.T) {
 				require.InDelta(t, 1.25, base.Seconds()*1000, 0.2)
 
 				n.whileWorking(t, 4000) // until the fraction is stable
-				require.Greater(t, n.whileWorking(t, 2000), 0.95, "commits are not slower")
+				require.InDelta(t, 0.6, n.whileWorking(t, 2000), 0.02, "commits are not slower")
 
 				n.disturbed = 4 * time.Millisecond
 				n.whileWorking(t, 4000)
 				share := n.whileWorking(t, 8000)
-				require.Greater(t, share, 0.07)
-				require.Less(t, share, 0.3, "a higher fraction doubles the commit time")
-				now := n.worker().Status().Baseline
-				require.InDelta(t, base.Seconds(), now.Seconds(), base.Seconds()/4,
-					"slower commits are not part of the baseline")
+				require.InDelta(t, 0.3, share, 0.02, "a higher fraction doubles the commit time")
+				require.LessOrEqual(t, n.worker().Status().Baseline, base, "slower commits are not part of the baseline")
 
 				work(10 * time.Second)
 				New(Limits{Governor: n.worker()}).Unhindered() // still has a window with the earlier commits
@@ -122,16 +119,17 @@ func TestGovernor(t *testing.T) {
 	}
 }
 
-// If commits become slower regardless of the work, the work still gets the minimum fraction. The slower commits
-// become the new baseline, and the fraction rises.
+// If commits become slower regardless of the work, the work still gets the minimum fraction. After a time without work,
+// the slower commits are the new baseline.
 func TestGovernorAdaptsToSlowCommits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{g: NewGovernor(), alone: time.Millisecond}
 		n.commits(4000, false)
 		n.alone = 20 * time.Millisecond
-		require.Greater(t, n.whileWorking(t, 4000), 0.04)
-		n.whileWorking(t, 20_000)
-		require.Greater(t, n.whileWorking(t, 4000), 0.9)
+		require.InDelta(t, 0.3, n.whileWorking(t, 4000), 0.02)
+		n.commits(20_000, false)
+		n.whileWorking(t, 4000)
+		require.InDelta(t, 0.6, n.whileWorking(t, 4000), 0.02)
 	})
 }
 
@@ -166,13 +164,13 @@ func TestGovernorWithoutBaseline(t *testing.T) {
 		p := New(Limits{Governor: g})
 		require.False(t, p.Unhindered())
 		st := g.Status()
-		require.InDelta(t, 0.05, st.Share, 0.001)
+		require.InDelta(t, 0.3, st.Share, 0.001)
 		require.Equal(t, Unknown, st.Reason)
 	})
 }
 
-// With a baseline, work that starts during commits begins with the smallest fraction. The fraction doubles with each
-// window that is not slower, up to the last tolerated value. From there it increases by an eighth.
+// With a baseline, work that starts during commits begins with the minimum fraction. The fraction increases by an
+// eighth after each window that is not slower, up to the maximum.
 func TestGovernorSlowStart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -191,38 +189,31 @@ func TestGovernorSlowStart(t *testing.T) {
 			window(time.Millisecond)
 		}
 		require.Equal(t, NoWork, g.Status().Reason)
-		require.InDelta(t, 0.05, begin(), 0.001)
-		for _, want := range []float64{0.1, 0.2, 0.4, 0.8} {
+		require.InDelta(t, 0.3, begin(), 0.001)
+		for _, want := range []float64{0.337, 0.379, 0.426, 0.479, 0.538} {
 			window(time.Millisecond)
 			require.InDelta(t, want, begin(), 0.001)
 			require.Equal(t, Rising, g.Status().Reason)
 		}
+		for range 2 {
+			window(time.Millisecond)
+			require.InDelta(t, 0.6, begin(), 0.01)
+		}
+		require.Equal(t, Undisturbed, g.Status().Reason)
 		window(2 * time.Millisecond)
 		cut := begin()
 		require.Equal(t, SlowCommits, g.Status().Reason)
-		require.Less(t, cut, 0.7)
+		require.Less(t, cut, 0.5)
 
 		for range 20 { // without work
 			window(time.Millisecond)
 		}
-		require.InDelta(t, 0.05, begin(), 0.001)
-		for range 4 {
-			window(time.Millisecond)
-			begin()
-		}
-		require.InDelta(t, cut, begin(), 0.001, "doubled up to the fraction at which commits were slow")
-		window(time.Millisecond)
-		require.InDelta(t, cut*9/8, begin(), 0.01, "increased by an eighth")
-		for range 20 {
-			window(time.Millisecond)
-			begin()
-		}
-		require.Equal(t, Undisturbed, g.Status().Reason)
+		require.InDelta(t, 0.3, begin(), 0.001)
 	})
 }
 
-// After a start, a standby works with a reduced fraction until it has received commit times. The first commit times are
-// not a baseline, since the work may have increased them.
+// After a start, a standby works with the minimum fraction until it has received commit times. Commit times
+// during work are not a baseline, since the work may have increased them.
 func TestGovernorOfStartingStandby(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := NewGovernor()
@@ -232,10 +223,10 @@ func TestGovernorOfStartingStandby(t *testing.T) {
 		work(200 * time.Millisecond)
 		p.Unhindered()
 		g.Report(20 * time.Millisecond)
-		require.InDelta(t, 0.05, g.Status().Share, 0.001)
+		require.InDelta(t, 0.3, g.Status().Share, 0.001)
 		require.Zero(t, g.Status().Baseline)
+		work(quietAfter)
 		for range baselineWindows {
-			p.Unhindered()
 			g.Report(time.Millisecond)
 		}
 		require.Equal(t, time.Millisecond, g.Status().Baseline)
@@ -261,9 +252,9 @@ func TestGovernorLongPauses(t *testing.T) {
 		g.Report(time.Millisecond)
 		work(300 * time.Millisecond)
 		require.NoError(t, p.rest(t.Context())) // the longest pause
-		require.Greater(t, g.Status().Share, 0.09)
+		require.Greater(t, g.Status().Share, 0.3)
 		p.Unhindered()
-		require.Greater(t, g.Status().Share, 0.09)
+		require.Greater(t, g.Status().Share, 0.3)
 		require.Equal(t, Rising, g.Status().Reason)
 	})
 }

@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// slice is the time for which work runs before it pauses.
-	slice = 2 * time.Millisecond
+	// slice is the time for which work runs before it pauses. The pauses must be frequent: while all processors are busy,
+	// the Go scheduler checks the network only every 10 ms, and a thread of another process waits for a time slice of
+	// the kernel (3 ms).
+	slice = time.Millisecond
 	// longest is the maximum pause, even after a slow disk operation of several seconds.
 	longest = time.Second
 	// burstTime determines the size of a burst: its duration at the rate limit. minBurst and maxBurst limit the size
