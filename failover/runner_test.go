@@ -108,12 +108,9 @@ func (p *pair) kill(i int) {
 	require.NoError(n.t, n.coord.Close()) // the node can no longer swap
 	p.hub.mu.Lock()
 	n.plane.dead = true
-	o := n.plane.peer
 	p.hub.disconnect(n.plane, failover.LostReset)
 	n.plane.active, n.plane.follow, n.plane.post = nil, nil, nil
-	if o != nil && o.follow != nil {
-		o.lost(failover.LostRefused) // redialed immediately
-	}
+	p.hub.connectAll() // the follower redials immediately, also after a rejection
 	p.hub.mu.Unlock()
 	n.stop()
 	<-n.done
@@ -194,6 +191,7 @@ func testTakeoverDoesNotWait(t *testing.T) {
 	term := p.nodes[0].run.Status().Record.Term
 	for round := range 10 {
 		gone, next := round%2, 1-round%2
+		synctest.Wait() // the active may still complete the record, and the standby reconnect
 		p.kill(gone)
 		st := p.nodes[next].awaitRole(failover.RoleActiveAlone)
 		require.Equal(t, term+1, st.Record.Term)
