@@ -143,7 +143,9 @@ func testRightsLostDuringCall(t *testing.T) {
 	p.auth.accept("lsk_good")
 	p.replay = func(*pb.ReplayDeadLettersRequest) (*pb.ReplayDeadLettersResponse, error) {
 		p.auth.accept()
+		p.mu.Unlock()                 // other calls must not wait for it: a locked mutex stops the simulated time
 		pause(500 * time.Millisecond) // the stream ends
+		p.mu.Lock()
 		return &pb.ReplayDeadLettersResponse{Moved: 1}, nil
 	}
 	c := p.client(client.Options{Token: "lsk_good"})
