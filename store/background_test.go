@@ -131,7 +131,9 @@ func TestThrottledWalkReadsLittleAhead(t *testing.T) {
 }
 
 // The plan of a rewrite, which reads the whole store, is throttled like the copy.
-func TestPlanOfRewriteIsThrottled(t *testing.T) {
+func TestPlanOfRewriteIsThrottled(t *testing.T) { synctest.Test(t, testPlanOfRewriteIsThrottled) }
+
+func testPlanOfRewriteIsThrottled(t *testing.T) {
 	fs := faultfs.New(memfs.New())
 	n := withMessages(t, options(fs), 1000)
 	var planned atomic.Value
@@ -152,7 +154,7 @@ func TestScanAllocations(t *testing.T) {
 	allocations := func(messages int) float64 {
 		n := withMessages(t, options(memfs.New()), messages)
 		return testing.AllocsPerRun(1, func() {
-			_, err := scanStore(t.Context(), n.s, checkpoint.ScanOptions{})
+			_, err := scanStore(throttle.FullSpeed(t.Context()), n.s, checkpoint.ScanOptions{}) // pauses allocate
 			require.NoError(t, err)
 		})
 	}

@@ -31,8 +31,8 @@ func Command(env *cli.Env) *cobra.Command {
 		Use: "schedule", GroupID: "use",
 		Short: "Publish messages at recurring times",
 		Long: `A schedule publishes a message to a queue at the times of a cron expression or an interval. The
-pair of the queue at the creation of the schedule stores it. Schedules continue after a failover, without publishing
-an occurrence twice.
+schedule is stored by the pair that has the queue when the schedule is created. Schedules continue after a failover,
+without publishing an occurrence twice.
 
 In a fleet, the commands delete, pause, resume, run and show look for a schedule on the pair in --addr first, and
 then on the other pairs. If the queue of a schedule is moved to another pair, the schedule is not moved, and its
