@@ -11,8 +11,24 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
+
+// processorTime returns the time of all processors since the start, in seconds, and the part of it that the hypervisor
+// gave to other virtual machines (steal). It returns zeros if the times are unknown.
+func processorTime() (total, stolen float64) {
+	proc, err := procfs.NewDefaultFS()
+	if err != nil {
+		return 0, 0
+	}
+	st, err := proc.Stat()
+	if err != nil {
+		return 0, 0
+	}
+	t := st.CPUTotal
+	return t.User + t.Nice + t.System + t.Idle + t.Iowait + t.IRQ + t.SoftIRQ + t.Steal, t.Steal
+}
 
 // limitMemory moves this process into a new memory cgroup, which also limits its page cache. leave moves it back
 // and removes the cgroup.

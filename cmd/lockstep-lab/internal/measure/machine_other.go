@@ -11,6 +11,8 @@ import (
 
 func adviseDontNeed(*os.File) error { return nil }
 
+func processorTime() (total, stolen float64) { return 0, 0 }
+
 func limitMemory(int64) (leave func() error, err error) {
 	return nil, errors.New("memory cgroups are supported on Linux only")
 }

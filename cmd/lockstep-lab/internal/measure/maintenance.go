@@ -33,7 +33,11 @@ const (
 // Works returns all operations, in the default order of measurement.
 func Works() []string { return []string{WorkNothing, WorkResize, WorkBackup, WorkScan, WorkRejoin} }
 
-const workBound = 30 * time.Minute
+const (
+	workBound = 30 * time.Minute
+	// stealAttempts is the maximum number of measurements of one operation in one round.
+	stealAttempts = 20
+)
 
 // MaintenanceOptions configures the stored data, the load and the operations.
 type MaintenanceOptions struct {
@@ -47,6 +51,9 @@ type MaintenanceOptions struct {
 	// PageSizes are the page sizes between which a resize alternates, in bytes.
 	PageSizes [2]int
 	Rounds    int
+	// MaxSteal is the maximum Latencies.Steal of both phases of a measurement, in percent. A measurement with more steal
+	// is discarded and repeated, up to stealAttempts times in total. 0: no measurement is discarded.
+	MaxSteal float64
 }
 
 // MaintenanceResult is the result of one operation in one round. Latencies are in milliseconds, from the time at
@@ -70,6 +77,8 @@ type MaintenanceResult struct {
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
 	Slowest []Slow  `json:"slowest"`
+	// Discarded is set if the steal was higher than MaintenanceOptions.MaxSteal. The measurement is repeated.
+	Discarded bool `json:"discarded,omitempty"`
 	// Median is set for the round with the median P99Ratio. The following fields cover all rounds.
 	Median      bool    `json:"median,omitempty"`
 	P99RatioMin float64 `json:"p99_ratio_min,omitempty"`
@@ -113,19 +122,31 @@ func Maintenance(
 			u := &maintenanceWork{MaintenanceOptions: o, t: t, load: p}
 			for round := range o.Rounds {
 				for _, work := range o.Works {
-					r, err := u.measure(ctx, work)
-					if err != nil {
+					if err := u.measureUndisturbed(ctx, work, round+1, report); err != nil {
 						return fmt.Errorf("%s: %w", work, err)
-					}
-					r.Round = round + 1
-					if err := report(r); err != nil {
-						return err
 					}
 				}
 			}
 			return nil
 		})
 	})
+}
+
+// measureUndisturbed measures an operation until the steal is at most MaxSteal. It reports all measurements.
+func (u *maintenanceWork) measureUndisturbed(
+	ctx context.Context, work string, round int, report func(MaintenanceResult) error,
+) error {
+	for range stealAttempts {
+		r, err := u.measure(ctx, work)
+		if err != nil {
+			return err
+		}
+		r.Round, r.Discarded = round, u.MaxSteal > 0 && max(r.Quiet.Steal, r.While.Steal) > u.MaxSteal
+		if err := report(r); err != nil || !r.Discarded {
+			return err
+		}
+	}
+	return fmt.Errorf("the steal was higher than %v %% in each of %d measurements", u.MaxSteal, stealAttempts)
 }
 
 func (u *maintenanceWork) measure(ctx context.Context, work string) (MaintenanceResult, error) {

@@ -37,6 +37,9 @@ type Latencies struct {
 	Call float64 `json:"max_call_ms"`
 	// BySecond contains the maximum of each second of the phase.
 	BySecond []float64 `json:"max_ms_by_second"`
+	// Steal is the percentage of the processor time that the hypervisor gave to other virtual machines during the phase;
+	// 0 if unknown.
+	Steal float64 `json:"steal_percent"`
 }
 
 // steadyLoad publishes at a constant rate while other operations run, and measures their phases separately.
@@ -44,6 +47,8 @@ type steadyLoad struct {
 	mu    sync.Mutex // guards the fields below
 	phase *hdrhistogram.Histogram
 	since time.Time
+	total float64 // processorTime at since
+	steal float64
 	call  time.Duration
 	slow  []float64 // longest latency in each second of the phase, in milliseconds
 	step  string    // current step of the operation
@@ -78,12 +83,15 @@ func (p *steadyLoad) next() Latencies {
 	defer p.mu.Unlock()
 	h, d, slow := p.phase, time.Since(p.since), p.slow
 	call := p.call
+	total, steal := processorTime()
+	stolen := 100 * (steal - p.steal) / max(total-p.total, 1e-3)
+	p.total, p.steal = total, steal
 	p.phase, p.since, p.call, p.slow, p.slots = bench.NewHistogram(), time.Now(), 0, nil, nil
 	ms := func(us int64) float64 { return float64(us) / 1000 }
 	return Latencies{
 		Messages: h.TotalCount(), Seconds: d.Seconds(), P50: ms(h.ValueAtQuantile(50)), P99: ms(h.ValueAtQuantile(99)),
 		P999: ms(h.ValueAtQuantile(99.9)), Max: ms(h.Max()), BySecond: slow,
-		Call: ms(call.Microseconds()),
+		Call: ms(call.Microseconds()), Steal: stolen,
 	}
 }
 
