@@ -30,8 +30,10 @@ period, and compares the latencies:
 
   nothing  another quiet period, for the variation on this machine
   resize   a rolling resize of both nodes to --resize-to, or back
+  compact  a rolling compact of both nodes
   backup   of the standby
   scan     of the standby
+  verify   a deep comparison of both nodes
   rejoin   the standby is killed and its data deleted; measured from its
            restart, with a snapshot from the active, until it is in sync
 
@@ -76,19 +78,25 @@ Both nodes, the coordinator and the publishers share this machine and its disk.`
 			return nil
 		},
 	}
+	maintenanceFlags(cmd, &f, &o)
+	cmd.Flags().StringVar(&resizeTo, "resize-to", "8KiB",
+		"page size of the first resize; the next one changes it back")
+	cmd.Flags().StringVar(&storeSize, "store", "512MiB", "size of the messages in the store at the start")
+	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
+		"numbers of publishers, measured in sequence; each waits for its acknowledgements")
+	f.Sizes, f.Messages, f.Queues = []string{"512"}, 1, 1
+	return cmd
+}
+
+func maintenanceFlags(cmd *cobra.Command, f *benchcli.Flags, o *measure.MaintenanceOptions) {
 	cmd.Flags().StringVar(&f.Sync, "sync", "always", "sync mode of the nodes: always, interval or off")
 	cmd.Flags().StringVar(&f.Dir, "dir", "", benchcli.DirUsage)
 	cmd.Flags().StringVar(&f.Memory, "memory", "512MiB", "memory budget of the nodes")
 	cmd.Flags().StringVar(&f.PageSize, "page-size", "2KiB", "page size of the nodes")
-	cmd.Flags().StringVar(&resizeTo, "resize-to", "8KiB",
-		"page size of the first resize; the next one changes it back")
 	cmd.Flags().StringToStringVar(&f.Set, "set", nil,
 		"settings of the nodes, such as maintenance.background-share=100,maintenance.rewrite-rate=50MiB")
-	cmd.Flags().StringVar(&storeSize, "store", "512MiB", "size of the messages in the store at the start")
 	cmd.Flags().IntVar(&o.SizeBytes, "message-size", 512, "size of a published message in bytes")
 	cmd.Flags().IntVar(&o.PerSecond, "per-second", 500, "total messages published per second")
-	cmd.Flags().IntSliceVar(&publishers, "publishers", []int{1, 8},
-		"numbers of publishers, measured in sequence; each waits for its acknowledgements")
 	cmd.Flags().StringSliceVar(&o.Works, "work", measure.Works(),
 		"operations to run: "+strings.Join(measure.Works(), ", "))
 	cmd.Flags().IntVar(&f.Rounds, "rounds", 5, "number of rounds")
@@ -98,8 +106,6 @@ Both nodes, the coordinator and the publishers share this machine and its disk.`
 		"unmeasured time before each quiet period")
 	cmd.Flags().Float64Var(&o.MaxSteal, "max-steal", 0,
 		"discard and repeat measurements with a higher steal, in percent of the processor time; 0: discard none")
-	f.Sizes, f.Messages, f.Queues = []string{"512"}, 1, 1
-	return cmd
 }
 
 func checkMaintenance(o measure.MaintenanceOptions, publishers []int) error {

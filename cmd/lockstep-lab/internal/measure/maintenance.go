@@ -18,6 +18,7 @@ import (
 	"github.com/lockstep-mq/lockstep/client/admin"
 	"github.com/lockstep-mq/lockstep/cmd/internal/bench"
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
+	"github.com/lockstep-mq/lockstep/store/datadir"
 	"github.com/lockstep-mq/lockstep/test/harness"
 )
 
@@ -25,13 +26,17 @@ import (
 const (
 	WorkNothing = "nothing" // another quiet period, for the difference between two quiet periods
 	WorkResize  = "resize"  // a rolling resize of both nodes, with its switchover
+	WorkCompact = "compact" // a rolling compact of both nodes, with its switchover
 	WorkBackup  = "backup"  // a backup of the standby, with the configured background share
 	WorkScan    = "scan"    // a scan of the standby, with the configured background share
+	WorkVerify  = "verify"  // a deep comparison of both nodes, with the configured background share
 	WorkRejoin  = "rejoin"  // the standby restarts without its disk and receives a snapshot
 )
 
 // Works returns all operations, in the default order of measurement.
-func Works() []string { return []string{WorkNothing, WorkResize, WorkBackup, WorkScan, WorkRejoin} }
+func Works() []string {
+	return []string{WorkNothing, WorkResize, WorkCompact, WorkBackup, WorkScan, WorkVerify, WorkRejoin}
+}
 
 const (
 	workBound = 30 * time.Minute
@@ -72,7 +77,8 @@ type MaintenanceResult struct {
 	While    Latencies `json:"while"`
 	P50Ratio float64   `json:"p50_ratio"`
 	P99Ratio float64   `json:"p99_ratio"`
-	// MB is the amount of data that the operation processed in Seconds. For a resize, it includes both nodes.
+	// MB is the amount of data that the operation read in Seconds: the page files of both nodes for a resize, a compact
+	// and a verification, otherwise the page file, the backup or the snapshot of the standby.
 	MB      float64 `json:"mb"`
 	Seconds float64 `json:"seconds"`
 	Rate    float64 `json:"mb_per_s"`
@@ -189,10 +195,14 @@ func (u *maintenanceWork) do(ctx context.Context, work string) (mb, seconds floa
 		err = elapse(ctx, u.Quiet)
 	case WorkResize:
 		mb, err = u.resize(ctx)
+	case WorkCompact:
+		mb, err = u.rolling(ctx, &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_COMPACT})
 	case WorkBackup:
 		mb, err = u.backup(ctx)
 	case WorkScan:
 		mb, err = u.scan(ctx)
+	case WorkVerify:
+		mb, err = u.verify(ctx)
 	case WorkRejoin:
 		mb, seconds, after, err = u.rejoin(ctx)
 	default:
@@ -210,9 +220,15 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 	if int(s.GetPageSizeCurrent()) == to {
 		to = u.PageSizes[1]
 	}
-	if _, err := admin.New(u.t.Client).StartPlan(ctx, &pb.StartPlanRequest{
-		Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: uint32(to),
-	}); err != nil {
+	return u.rolling(ctx, &pb.StartPlanRequest{Kind: pb.PlanKind_PLAN_KIND_RESIZE, PageSize: uint32(to)})
+}
+
+// rolling executes a plan. mb is the size of the page files of both nodes before.
+func (u *maintenanceWork) rolling(ctx context.Context, req *pb.StartPlanRequest) (mb float64, err error) {
+	if mb, err = u.pageFiles(); err != nil {
+		return 0, err
+	}
+	if _, err := admin.New(u.t.Client).StartPlan(ctx, req); err != nil {
 		return 0, err
 	}
 	for plan, err := range admin.New(u.t.Client).WatchPlan(ctx) {
@@ -229,7 +245,18 @@ func (u *maintenanceWork) resize(ctx context.Context) (mb float64, err error) {
 			return 0, fmt.Errorf("the plan is %s: %s", state, plan.GetReason())
 		}
 	}
-	return 2 * float64(u.StoreBytes) / 1e6, nil
+	return mb, nil
+}
+
+func (u *maintenanceWork) pageFiles() (mb float64, err error) {
+	for _, n := range u.t.Pair.Nodes {
+		info, err := os.Stat(datadir.PageFile(n.DataDir()))
+		if err != nil {
+			return 0, fmt.Errorf("bench: %w", err)
+		}
+		mb += float64(info.Size()) / 1e6
+	}
+	return mb, nil
 }
 
 func (u *maintenanceWork) standby(ctx context.Context) (*harness.Node, *admin.Node, error) {
@@ -258,6 +285,25 @@ func (u *maintenanceWork) scan(ctx context.Context) (mb float64, err error) {
 	}
 	found, err := n.Scan(ctx, &pb.ScanRequest{}, nil)
 	return float64(found.GetFileBytes()) / 1e6, err
+}
+
+func (u *maintenanceWork) verify(ctx context.Context) (mb float64, err error) {
+	if mb, err = u.pageFiles(); err != nil {
+		return 0, err
+	}
+	active, err := bench.ActiveNode(ctx, u.t)
+	if err != nil {
+		return 0, err
+	}
+	n, err := admin.New(u.t.Client).Node(active.Address)
+	if err != nil {
+		return 0, err
+	}
+	found, err := n.Verify(ctx, &pb.VerifyRequest{Deep: true})
+	if err == nil && found.GetContentError() != "" {
+		err = errors.New(found.GetContentError())
+	}
+	return mb, err
 }
 
 // rejoin restarts the standby without its data, and waits until the pair is in sync. mb and seconds are the size and
