@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -130,7 +131,7 @@ func TestThrottledWalkReadsLittleAhead(t *testing.T) {
 	})
 }
 
-// The plan of a rewrite, which reads the whole store, is throttled like the copy.
+// The plan of a rewrite is throttled like the copy.
 func TestPlanOfRewriteIsThrottled(t *testing.T) { synctest.Test(t, testPlanOfRewriteIsThrottled) }
 
 func testPlanOfRewriteIsThrottled(t *testing.T) {
@@ -147,6 +148,70 @@ func testPlanOfRewriteIsThrottled(t *testing.T) {
 	_, err := n.s.Maintenance().Rewrite(t.Context(), rewrite.Options{})
 	require.NoError(t, err)
 	require.NotEqual(t, throttle.NoWork, planned.Load(), "the plan did not use the governor")
+}
+
+// A rewrite reads each message once: the plan uses only the index.
+func TestRewriteReadsMessagesOnce(t *testing.T) {
+	fs, read := faultfs.New(memfs.New()), atomic.Int64{}
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
+			read.Add(op.Length)
+		}
+		return nil
+	})
+	n := openNode(t, options(fs))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })
+	n.publishMany(1, 20_000, 300)
+	_, err := n.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	before := read.Load()
+	result, err := n.s.Maintenance().Rewrite(t.Context(), rewrite.Options{PageSize: 8192})
+	require.NoError(t, err)
+	require.Less(t, read.Load()-before, int64(result.FileBytesBefore)*3/2)
+}
+
+// An estimate from the index has the exact numbers of messages, and almost the size of the result of a survey, which
+// reads the messages.
+func TestEstimate(t *testing.T) {
+	n, rnd := openNode(t, options(memfs.New())), rand.New(rand.NewPCG(1, 2))
+	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })
+	const batches, batch = 50, 50
+	for range batches {
+		n.commit(func(b *txn.Builder) {
+			b.BeginPublish(1)
+			for range batch {
+				b.Message(1, nil, make([]byte, 10<<rnd.IntN(10)+rnd.IntN(100)))
+			}
+			b.EndPublish()
+		})
+	}
+	_, err := n.s.Checkpoint(t.Context())
+	require.NoError(t, err)
+	n.commit(func(b *txn.Builder) {
+		for seq := uint64(1); seq <= batches*batch; seq++ {
+			if rnd.IntN(3) == 0 {
+				b.Ack(1, 1, txn.Range{First: seq, Last: seq})
+			}
+		}
+	})
+	err = n.s.ReadCheckpoint(t.Context(), store.ReadOptions{}, func(c *checkpoint.Checkpoint) error {
+		live, err := c.Live()
+		require.NoError(t, err)
+		sizes := []int{2048, 4096, 65536}
+		exact, err := c.Survey(t.Context(), live, sizes, checkpoint.NewMeter(nil))
+		require.NoError(t, err)
+		estimate, err := c.Estimate(t.Context(), live, sizes, checkpoint.NewMeter(nil))
+		require.NoError(t, err)
+		require.Positive(t, exact.DeadMessages)
+		require.Equal(t, exact.Messages, estimate.Messages)
+		require.Equal(t, exact.DeadMessages, estimate.DeadMessages)
+		require.InEpsilon(t, exact.MessageBytes, estimate.MessageBytes, 0.05)
+		for i := range sizes {
+			require.InEpsilon(t, exact.Candidates[i].FileBytes, estimate.Candidates[i].FileBytes, 0.05)
+		}
+		return nil
+	})
+	require.NoError(t, err)
 }
 
 // A scan allocates almost nothing per extent: garbage collections would delay commits.

@@ -24,6 +24,7 @@ type survey struct {
 	live      Liveness
 	meter     *Meter
 	tolerant  bool // corruption is counted; otherwise it ends the survey
+	indexOnly bool // message sizes are estimated from the index
 	sims      []*simulation
 	histogram histogram
 	found     SurveyResult
@@ -42,6 +43,14 @@ func (c *Checkpoint) Survey(ctx context.Context, live Liveness, sizes []int, m *
 	return v.found, err
 }
 
+// Estimate is Survey without reading messages. It assumes that all messages of an extent have the same size. The
+// numbers of messages are exact.
+func (c *Checkpoint) Estimate(ctx context.Context, live Liveness, sizes []int, m *Meter) (SurveyResult, error) {
+	v := survey{c: c, live: live, meter: m, indexOnly: true}
+	err := v.run(ctx, sizes)
+	return v.found, err
+}
+
 func (v *survey) run(ctx context.Context, sizes []int) error {
 	for _, size := range sizes {
 		v.sims = append(v.sims, newSimulation(size, v.c.meta.Checkpoint+1))
@@ -49,7 +58,7 @@ func (v *survey) run(ctx context.Context, sizes []int) error {
 	if err := v.feed(ctx, nil, []byte{index.Letter}); err != nil {
 		return err
 	}
-	var o WalkOptions
+	o := WalkOptions{IndexOnly: v.indexOnly}
 	if v.tolerant {
 		o.Broken = func(id uint64, err error) { v.problem("index of queue %d: %v", id, err) }
 	} else {
@@ -125,6 +134,9 @@ func (v *survey) count(e *index.Entry, payload []byte, err error) error {
 	switch size, single := e.RecordSize(); {
 	case err == nil && payload == nil && single:
 		err = v.message(e, e.First, size)
+	case err == nil && v.indexOnly:
+		v.found.DeadMessages += e.Count - min(v.alive.n, e.Count) // the copy detects a wrong entry
+		err = v.meanSizes(e, func(seq uint64, size int) error { return v.message(e, seq, size) })
 	case err == nil:
 		err = index.RecordSizes(payload, func(seq uint64, size int) error {
 			if v.alive.Has(seq) {
@@ -158,12 +170,23 @@ func (v *survey) damaged(e *index.Entry, err error, found uint64) error {
 	if found > 0 {
 		return nil
 	}
+	return v.meanSizes(e, func(seq uint64, size int) error {
+		for _, s := range v.sims {
+			if err := s.message(e.Queue, seq, size); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// meanSizes calls fn for each needed message of an extent, with the mean size according to the index entry.
+func (v *survey) meanSizes(e *index.Entry, fn func(seq uint64, size int) error) error {
+	size := int((e.Bytes+e.Count-1)/e.Count) - 1 // without the sequence of the record, which has one byte or more
 	for i := range e.Span {
 		if seq := e.First + i; v.alive.Has(seq) {
-			for _, s := range v.sims {
-				if err := s.message(e.Queue, seq, int(e.Bytes/e.Count)); err != nil {
-					return err
-				}
+			if err := fn(seq, size); err != nil {
+				return err
 			}
 		}
 	}

@@ -20,7 +20,8 @@ type Plan struct {
 	FromPageSize int    `json:"from_page_size"`
 	PageSize     int    `json:"page_size"`
 	FileBytes    uint64 `json:"file_bytes"` // size of the current page.db, which becomes page.db_old
-	// NeedBytes is the exact size of the new file. ReserveBytes is the space that must stay free in addition.
+	// NeedBytes is the exact size of the new file; during Rewrite, an estimate. ReserveBytes is the space that must stay
+	// free in addition.
 	NeedBytes    uint64 `json:"need_bytes"`
 	ReserveBytes uint64 `json:"reserve_bytes"`
 	// AvailableBytes is the free disk space. OldFileBytes is the size of the current page.db_old, which a rewrite
@@ -83,7 +84,7 @@ func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir stri
 		o.PageSize = c.Meta().PageSize
 	}
 	m := checkpoint.NewMeter(o.Progress)
-	plan, err := planWith(ctx, c, live, m, fsys, dir, o)
+	plan, err := planWith(ctx, c, live, c.Survey, m, fsys, dir, o)
 	if err != nil {
 		return plan, fmt.Errorf("plan a rewrite: %w", err)
 	}
@@ -91,15 +92,20 @@ func planOf(ctx context.Context, c *checkpoint.Checkpoint, fsys vfs.FS, dir stri
 	return plan, nil
 }
 
+// survey is Checkpoint.Survey or Checkpoint.Estimate.
+type survey func(
+	ctx context.Context, live checkpoint.Liveness, sizes []int, m *checkpoint.Meter,
+) (checkpoint.SurveyResult, error)
+
 func planWith(
-	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, m *checkpoint.Meter, fsys vfs.FS,
-	dir string, o Options,
+	ctx context.Context, c *checkpoint.Checkpoint, live checkpoint.Liveness, survey survey, m *checkpoint.Meter,
+	fsys vfs.FS, dir string, o Options,
 ) (Plan, error) {
 	if err := page.CheckPageSize(o.PageSize); err != nil {
 		return Plan{}, err
 	}
 	m.Phase("plan", c.Meta().UsedPages)
-	found, err := c.Survey(ctx, live, []int{o.PageSize}, m)
+	found, err := survey(ctx, live, []int{o.PageSize}, m)
 	if err != nil {
 		return Plan{}, err
 	}

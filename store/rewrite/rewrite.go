@@ -283,14 +283,15 @@ func (rw *rewrite) begin(ctx context.Context) error {
 	return nil
 }
 
-// plan computes the plan of the rewrite. If the rewrite needs the space of page.db_old, plan removes that file. It
-// returns a SpaceError if there is no space for the new file.
+// plan estimates the plan of the rewrite from the message index: reading all messages would take almost as long as
+// copying them. If the rewrite needs the space of page.db_old, plan removes that file. It returns a SpaceError if there
+// is no space for the new file.
 func (rw *rewrite) plan(ctx context.Context) (Plan, error) {
 	live := rw.e.Live()
 	if at, want := live.Applied(), rw.from.Meta().Position.LSN; at != want {
 		return Plan{}, fmt.Errorf("checkpoint is at LSN %d, the store at %d", want, at)
 	}
-	plan, err := planWith(ctx, rw.from, live, rw.meter, rw.fs, rw.m.o.Dir, rw.o)
+	plan, err := planWith(ctx, rw.from, live, rw.from.Estimate, rw.meter, rw.fs, rw.m.o.Dir, rw.o)
 	if err != nil {
 		return plan, err
 	}
