@@ -58,7 +58,7 @@ func TestBadSectorsAreRepaired(t *testing.T) {
 	require.Positive(t, st.RepairedPages)
 	require.Zero(t, st.DamagedMessages)
 	require.Equal(t, want.Content, mustDigest(t, n.s).Content)
-	_, err = n.s.Repair().Scrub(context.Background(), 0)
+	_, err = n.s.Repair().Scrub(context.Background(), nil)
 	require.NoError(t, err)
 	n.check()
 }

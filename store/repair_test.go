@@ -38,7 +38,7 @@ func TestScrubRepairsEveryPage(t *testing.T) {
 		kind := kindAt(t, mem, no)
 		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
 		before := n.s.Repair().Status()
-		_, err := n.s.Repair().Scrub(context.Background(), 0)
+		_, err := n.s.Repair().Scrub(context.Background(), nil)
 		if errors.Is(err, index.ErrCorrupt) { // see TestCorruptIndexIsReplaced
 			require.Equal(t, "node", kind)
 			n, mem, peer, m = pairOf(t)
@@ -87,7 +87,7 @@ func TestCorruptIndexIsReplaced(t *testing.T) {
 		}
 		n, mem, peer, m := pairOf(t)
 		flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+37)
-		if _, err := n.s.Repair().Scrub(context.Background(), 0); err == nil {
+		if _, err := n.s.Repair().Scrub(context.Background(), nil); err == nil {
 			require.NoError(t, n.s.Repair().Index())
 			continue // a node of an earlier checkpoint
 		}
@@ -108,10 +108,10 @@ func TestScrubRepairsHeader(t *testing.T) {
 	for _, at := range []int64{20, 16<<10 + 60, 32<<10 + 60} {
 		flip(t, mem, datadir.PageFile("/data"), at)
 		before := n.s.Repair().Status()
-		_, err := n.s.Repair().Scrub(context.Background(), 0)
+		_, err := n.s.Repair().Scrub(context.Background(), nil)
 		require.NoError(t, err)
 		require.Equal(t, before.RepairedPages+1, n.s.Repair().Status().RepairedPages)
-		_, err = n.s.Repair().Scrub(context.Background(), 0)
+		_, err = n.s.Repair().Scrub(context.Background(), nil)
 		require.NoError(t, err)
 		require.Equal(t, before.FoundPages+1, n.s.Repair().Status().FoundPages, "a second scrub finds nothing")
 	}
@@ -130,7 +130,7 @@ func TestScrubIsCanceled(t *testing.T) {
 		ctx, cancel := context.WithCancel(ctx)
 		cancel()
 		within(t, "Scrub", func() {
-			_, err := n.s.Repair().Scrub(ctx, 0)
+			_, err := n.s.Repair().Scrub(ctx, nil)
 			require.ErrorIs(t, err, context.Canceled, name)
 		})
 	}
@@ -145,7 +145,7 @@ func TestReadRepairs(t *testing.T) {
 	require.Positive(t, damaged)
 	require.Positive(t, n.s.Repair().Status().RepairedPages)
 	requests := peer.requests.Load()
-	_, err := n.s.Repair().Scrub(context.Background(), 0)
+	_, err := n.s.Repair().Scrub(context.Background(), nil)
 	require.NoError(t, err)
 	require.Equal(t, m.dump(), dumpStore(t, n.s))
 	require.Equal(t, requests, peer.requests.Load(), "no further request: everything is repaired")
@@ -275,7 +275,7 @@ func TestScrubRepairsLog(t *testing.T) {
 	require.Greater(t, len(names), 1)
 	for i, name := range []string{names[0], names[len(names)-1]} {
 		flip(t, mem, "/data/log/"+name, 4096+200)
-		_, err = n.s.Repair().Scrub(context.Background(), 0)
+		_, err = n.s.Repair().Scrub(context.Background(), nil)
 		require.NoError(t, err)
 		st := n.s.Repair().Status()
 		require.Equal(t, uint64(i+1), st.FoundLog, name)
@@ -287,7 +287,7 @@ func TestScrubRepairsLog(t *testing.T) {
 		st = n.s.Repair().Status()
 		require.Zero(t, st.DamagedLogLSN)
 		require.Equal(t, uint64(i+1), st.RepairedLog)
-		_, err = n.s.Repair().Scrub(context.Background(), 0)
+		_, err = n.s.Repair().Scrub(context.Background(), nil)
 		require.NoError(t, err)
 		require.Equal(t, uint64(i+1), n.s.Repair().Status().FoundLog, "a second scrub finds nothing")
 	}
@@ -318,7 +318,7 @@ func TestApplyWithCorruptIndex(t *testing.T) {
 			flip(t, mem, datadir.PageFile("/data"), page.OffsetOf(no, 2048)+60)
 		}
 	}
-	_, err = n.s.Repair().Scrub(context.Background(), 0)
+	_, err = n.s.Repair().Scrub(context.Background(), nil)
 	require.ErrorIs(t, err, index.ErrCorrupt)
 	require.ErrorIs(t, n.s.Repair().Index(), index.ErrCorrupt)
 	n.commit(func(b *txn.Builder) { b.CreateQueue("more", txn.Config{}, "default") })

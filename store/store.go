@@ -123,7 +123,7 @@ func cannotOpen(err error) bool {
 
 func open(o Options) (_ *Store, err error) {
 	s := &Store{o: o, governor: throttle.NewGovernor()}
-	s.repair = repair.New(engine{s}, s.governor, o.Events)
+	s.repair = repair.New(engine{s}, o.Events)
 	s.pages = pager.New(pager.Options{
 		FS: o.FS, MemoryBudget: o.MemoryBudget, CheckpointBytes: o.CheckpointBytes,
 		CheckpointInterval: o.CheckpointInterval, Events: o.Events, Engine: engine{s}, Damage: s.repair,

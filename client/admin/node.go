@@ -242,8 +242,8 @@ func (n *Node) Verify(ctx context.Context, req *pb.VerifyRequest) (*pb.VerifyRes
 	return resp, n.fail(ctx, "verify", err)
 }
 
-// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. The rate
-// is limited to the node's scrub.rate, unless the request asks for full speed.
+// Scrub reads every page and the whole log of this node from disk, and repairs corruption where possible. Unless the
+// request asks for full speed, the scrub pauses for clients.
 func (n *Node) Scrub(ctx context.Context, req *pb.ScrubRequest) (*pb.ScrubResponse, error) {
 	resp, err := n.admin().Scrub(ctx, req)
 	return resp, n.fail(ctx, "scrub", err)

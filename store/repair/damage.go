@@ -21,7 +21,6 @@ import (
 	"github.com/lockstep-mq/lockstep/store/page"
 	"github.com/lockstep-mq/lockstep/store/pager"
 	"github.com/lockstep-mq/lockstep/store/queue"
-	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/wal"
 )
 
@@ -108,11 +107,10 @@ type Engine interface {
 
 // Repairer records the corruption in a store and repairs it.
 type Repairer struct {
-	engine   Engine
-	governor *throttle.Governor
-	events   func(events.Event)
-	pages    *pager.Pager
-	wal      *wal.Log
+	engine Engine
+	events func(events.Event)
+	pages  *pager.Pager
+	wal    *wal.Log
 
 	source atomic.Pointer[Source] // nil until SetSource is called
 	alone  atomic.Bool            // no other node has a copy
@@ -128,11 +126,10 @@ type Repairer struct {
 	status   Status
 }
 
-// New returns a Repairer that only records corruption until Use is called. governor slows down scrubs that delay
-// commits.
-func New(engine Engine, governor *throttle.Governor, events func(events.Event)) *Repairer {
+// New returns a Repairer that only records corruption until Use is called.
+func New(engine Engine, events func(events.Event)) *Repairer {
 	return &Repairer{
-		engine: engine, governor: governor, events: events, busy: make(chan struct{}, 1),
+		engine: engine, events: events, busy: make(chan struct{}, 1),
 		messages: make(map[messageKey]*damaged), suspects: make(map[page.No]error),
 	}
 }

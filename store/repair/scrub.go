@@ -21,7 +21,7 @@ import (
 
 const (
 	// scrubBytes is the approximate number of bytes that a scrub reads under one pin.
-	scrubBytes = 1 << 20
+	scrubBytes = 256 << 10
 	// scrubCacheBytes limits the cached tree nodes.
 	scrubCacheBytes = 64 << 10
 )
@@ -32,15 +32,11 @@ type ScrubResult struct {
 	DamagedPages, DamagedLog uint64
 }
 
-// Scrub reads every used page and the whole log, at bytesPerSecond or less (0: unlimited), and repairs corruption. It
-// does not bypass the operating system's page cache. Status, Damaged and Index report the remaining corruption. If
-// Scrub returns an error, the result covers the part that was read.
-func (r *Repairer) Scrub(ctx context.Context, bytesPerSecond int64) (ScrubResult, error) {
-	limits := throttle.Limits{BytesPerSecond: bytesPerSecond, Governor: r.governor}
-	if throttle.IsFullSpeed(ctx) {
-		limits.Governor = nil
-	}
-	sc := scrub{r: r, pace: throttle.New(limits)}
+// Scrub reads every used page and the whole log with pace, and repairs corruption. It does not bypass the operating
+// system's page cache. Status, Damaged and Index report the remaining corruption. If Scrub returns an error, the result
+// covers the part that was read.
+func (r *Repairer) Scrub(ctx context.Context, pace *throttle.Pacer) (ScrubResult, error) {
+	sc := scrub{r: r, pace: pace}
 	err := sc.pages(ctx)
 	if lerr := sc.log(ctx); err == nil {
 		err = lerr

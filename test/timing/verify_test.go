@@ -5,8 +5,11 @@
 package timing
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,6 +22,7 @@ import (
 	pb "github.com/lockstep-mq/lockstep/proto/lockstep/v1"
 	"github.com/lockstep-mq/lockstep/server/config"
 	"github.com/lockstep-mq/lockstep/test/simpair"
+	"github.com/lockstep-mq/lockstep/test/vfs/faultfs"
 )
 
 // compare compares the contents of both nodes. The comparison must find no difference, or be rejected.
@@ -75,27 +79,56 @@ func TestVerify(t *testing.T) {
 	}
 }
 
+// A deep comparison is not limited to scrub.rate, which applies to the periodic scrub. It would take minutes here.
+func TestDeepVerifyIgnoresScrubRate(t *testing.T) {
+	run(t, func(t *testing.T, p *pair) {
+		p.fill()
+		active, _ := p.inSync()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		_, err := active.Admin().Verify(ctx, &pb.VerifyRequest{Deep: true})
+		require.NoError(t, err)
+	}, func(c *config.Config) { c.Scrub.Rate = 64 << 10 })
+}
+
+// fill publishes 4 MiB, and writes checkpoints on both nodes.
+func (p *pair) fill() {
+	p.t.Helper()
+	c := p.client()
+	_, _, err := admin.New(c).CreateQueue(p.t.Context(), "full", admin.CreateQueueOptions{})
+	require.NoError(p.t, err)
+	for range 64 {
+		_, err := c.Publish(p.t.Context(), "full", client.Message{Body: make([]byte, 64<<10)})
+		require.NoError(p.t, err)
+	}
+	p.inSync()
+	for _, n := range p.nodes {
+		_, err := n.Admin().Checkpoint(p.t.Context(), &pb.CheckpointRequest{})
+		require.NoError(p.t, err)
+	}
+}
+
 // The standby is briefly lost while both nodes read their stores for a deep comparison. The comparison waits until
 // the standby is in sync again, and succeeds.
 func TestVerifyAcrossReconnect(t *testing.T) {
 	run(t, func(t *testing.T, p *pair) {
-		c := p.client()
-		_, _, err := admin.New(c).CreateQueue(t.Context(), "full", admin.CreateQueueOptions{})
-		require.NoError(t, err)
-		for range 64 {
-			_, err := c.Publish(t.Context(), "full", client.Message{Body: make([]byte, 64<<10)})
-			require.NoError(t, err)
+		p.fill()
+		active, _ := p.inSync()
+		var reads sync.WaitGroup
+		reads.Add(len(p.disks))
+		proceed := make(chan struct{})
+		for _, disk := range p.disks { // the first read of page.db waits
+			var once sync.Once
+			disk.SetHook(func(op faultfs.Op) error {
+				if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
+					once.Do(func() {
+						reads.Done()
+						<-proceed
+					})
+				}
+				return nil
+			})
 		}
-		active, standby := p.inSync()
-		for _, n := range p.nodes {
-			_, err := n.Admin().Checkpoint(t.Context(), &pb.CheckpointRequest{})
-			require.NoError(t, err)
-		}
-		start := time.Now()
-		_, err = standby.Admin().Scrub(t.Context(), &pb.ScrubRequest{})
-		require.NoError(t, err)
-		reading := time.Since(start)
-		require.Greater(t, reading, time.Second)
 
 		done := make(chan error, 1)
 		go func() {
@@ -105,12 +138,13 @@ func TestVerifyAcrossReconnect(t *testing.T) {
 			}
 			done <- err
 		}()
-		sleep(reading - 300*time.Millisecond)
+		reads.Wait()
 		p.cut(true)
 		active.WaitFor(pb.Role_ROLE_ACTIVE_ALONE)
-		sleep(reading) // until the nodes have read their stores
+		close(proceed)
+		sleep(time.Second) // until the nodes have read their stores
 		p.cut(false)
 		require.NoError(t, <-done)
 		p.inSync()
-	}, func(c *config.Config) { c.Scrub.Rate = 1 << 20 })
+	})
 }

@@ -3801,7 +3801,7 @@ func (x *QueueDigest) GetMessages() uint64 {
 // ScrubRequest starts a scrub.
 type ScrubRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Run at full speed instead of scrub.rate.
+	// Run without the pauses that protect publishers.
 	FullSpeed     bool `protobuf:"varint,1,opt,name=full_speed,json=fullSpeed,proto3" json:"full_speed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

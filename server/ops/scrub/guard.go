@@ -24,6 +24,7 @@ import (
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/query"
 	"github.com/lockstep-mq/lockstep/store/repair"
+	"github.com/lockstep-mq/lockstep/store/throttle"
 	"github.com/lockstep-mq/lockstep/store/txn"
 )
 
@@ -60,9 +61,8 @@ type Options struct {
 
 // Guard checks the integrity of a node's data. It is safe for concurrent use.
 type Guard struct {
-	o        Options
-	log      *zap.Logger
-	scrubbed sync.Mutex // held during a rate-limited scrub
+	o   Options
+	log *zap.Logger
 
 	mu     sync.Mutex // guards the fields below
 	differ string     // result of the last comparison; empty if the nodes are equal
@@ -113,22 +113,19 @@ func (g *Guard) repair(ctx context.Context) {
 }
 
 func (g *Guard) scrubNow(ctx context.Context) {
-	if _, err := g.Scrub(ctx, false); err != nil && ctx.Err() == nil {
+	_, err := g.o.Store.Repair().Scrub(ctx, g.o.Store.Pace(ctx, g.o.Settings.Live().Scrub.Rate.Bytes()))
+	if err != nil && ctx.Err() == nil {
 		g.log.Warn("scrub not finished; it starts again at the next interval", zap.Error(err))
 	}
 }
 
-// Scrub reads all data from disk and records corruption. Unless fullSpeed is set, the rate is limited to scrub.rate,
-// and Scrub waits until no other such scrub runs.
+// Scrub reads all data from disk and records corruption. In contrast to the periodic scrub, its rate is not limited to
+// scrub.rate. Unless fullSpeed is set, it pauses for clients like other background work.
 func (g *Guard) Scrub(ctx context.Context, fullSpeed bool) (repair.ScrubResult, error) {
-	rate := g.o.Settings.Live().Scrub.Rate.Bytes()
 	if fullSpeed {
-		rate = 0
-	} else { // one at a time, because two concurrent scrubs would double the rate
-		g.scrubbed.Lock()
-		defer g.scrubbed.Unlock()
+		ctx = throttle.FullSpeed(ctx)
 	}
-	return g.o.Store.Repair().Scrub(ctx, rate)
+	return g.o.Store.Repair().Scrub(ctx, g.o.Store.Pace(ctx, 0))
 }
 
 // watchIndex replaces a store that has a corrupt index. A standby installs a snapshot of the active. An active

@@ -64,7 +64,7 @@ sites differ, if messages or an index cannot be read, or if the comparison fails
 	cmd.Flags().BoolVar(&deep, "deep", false, "also read all data of both nodes, and compare the contents of messages")
 	cmd.Flags().BoolVar(&site, "site", false, "compare both sites instead of both nodes")
 	cmd.Flags().BoolVar(&full, "full-speed", false,
-		"with --deep: ignore scrub.rate and maintenance.background-share; may slow down clients")
+		"with --deep: do not pause for clients; may slow them down")
 	cmd.MarkFlagsMutuallyExclusive("site", "deep")
 	cmd.MarkFlagsMutuallyExclusive("site", "full-speed")
 	return cmd
