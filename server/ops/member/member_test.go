@@ -411,9 +411,7 @@ func TestConflict(t *testing.T) {
 	})
 	require.False(t, query.Fleet(b.store).Member())
 	require.Error(t, b.create("other"))
-	_, found, err := a.m.Directory().Owner("q")
-	require.NoError(t, err)
-	require.True(t, found)
+	a.await("still assigned", func() bool { return a.entry("q") > 0 })
 	b.remove("q")
 	b.awaitJoined()
 }
@@ -535,6 +533,7 @@ func TestLeaveInterrupted(t *testing.T) {
 	_, err := b.m.Rebuild(t.Context(), []string{"a", "b"})
 	require.NoError(t, err)
 	b.awaitJoined()
+	a.await("joined", func() bool { return len(a.m.Directory().Pairs()) == 2 })
 	interrupt(b.restart)
 	require.NoError(t, b.m.Leave(t.Context()))
 	require.False(t, query.Fleet(b.store).Member())
@@ -569,6 +568,7 @@ func TestReplicaSite(t *testing.T) {
 	t.Parallel()
 	a := newMember(t, startEtcd(t), "a")
 	require.NoError(t, a.create("q"))
+	a.await("assigned", func() bool { return a.entry("q") > 0 })
 	payload, err := txn.Build(time.Now(), func(b *txn.Builder) {
 		b.Site(txn.SiteChange{Action: txn.SiteFollow, Lineage: a.id, Epoch: 1})
 	})
@@ -579,9 +579,7 @@ func TestReplicaSite(t *testing.T) {
 	require.Zero(t, a.m.pairState().Term)
 	require.False(t, a.m.Status().Active)
 	require.ErrorIs(t, a.create("q2"), errInactive)
-	_, found, err := a.m.Directory().Owner("q")
-	require.NoError(t, err)
-	require.True(t, found)
+	require.Positive(t, a.entry("q"))
 }
 
 // Creations, deletions, role changes and Reconcile run concurrently. In the end, the directory contains exactly the
@@ -598,9 +596,15 @@ func TestRandom(t *testing.T) {
 		}
 		for _, p := range pairs {
 			p.awaitJoined()
+		}
+		a.place(fmt.Sprint("last change ", seed), "a")
+		for _, p := range pairs {
+			p.await("the copy contains all creations", func() bool { return len(p.m.Directory().Rules()) == int(seed)+1 })
 			p.check()
 		}
-		for _, q := range a.m.Directory().Queues("", 1<<20) {
+		queues := func(p *pair) []fleet.Placement { return p.m.Directory().Queues("", 1<<20) }
+		a.await("both copies are current", func() bool { return slices.Equal(queues(a), queues(b)) })
+		for _, q := range queues(a) {
 			_, atA := query.OwnershipEpoch(a.store, q.Queue)
 			_, atB := query.OwnershipEpoch(b.store, q.Queue)
 			require.NotEqual(t, atA, atB, "seed %d: queue %s", seed, q.Queue)
