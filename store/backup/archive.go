@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockstep-mq/lockstep/store/crc"
@@ -38,6 +39,11 @@ import (
 // the first frame. first time and last time are the times of the first and the last transaction in the file, or 0 if
 // the file contains none. crc is the CRC32C of the 60 bytes before it. The checksums of frames are chained: file B
 // continues file A if before of B equals last of A.
+//
+// The marker gap-<LSN>, with 20 digits, means that the archive lacks records before this LSN, and that no backup made
+// since by this node contains them. An Archiver writes it before the file that begins with this LSN, and deletes it
+// after such a backup. It also marks the start of an archive that replaces one of another history, unless the start is
+// LSN 1.
 const (
 	archiveMagic    = "LSARCHIV"
 	archiveEndMagic = "LSARCEND"
@@ -45,6 +51,7 @@ const (
 	sealedArchive   = 2
 	archiveEnds     = 64 // length of head and tail
 	archiveSuffix   = ".frames"
+	gapPrefix       = "gap-"
 	// previousArchiveTmp is the suffix of unfinished files of releases up to 0.3.
 	previousArchiveTmp = ".new" + archiveSuffix
 )
@@ -80,6 +87,17 @@ func parseArchiveName(name string) (first, last uint64, ok bool) {
 	first, err1 := strconv.ParseUint(m[1], 10, 64)
 	last, err2 := strconv.ParseUint(m[2], 10, 64)
 	return first, last, err1 == nil && err2 == nil && first >= 1 && first <= last
+}
+
+func gapName(first uint64) string { return fmt.Sprintf("%s%020d", gapPrefix, first) }
+
+func parseGapName(name string) (first uint64, ok bool) {
+	digits, marked := strings.CutPrefix(name, gapPrefix)
+	if !marked || len(digits) != 20 {
+		return 0, false
+	}
+	first, err := strconv.ParseUint(digits, 10, 64)
+	return first, err == nil && first > 0
 }
 
 func isArchived(name string) bool {
@@ -189,34 +207,46 @@ type archivedName struct {
 	first, last uint64
 }
 
-// listNames returns the names of the archive files, oldest first, without reading the files.
-func listNames(ctx context.Context, place Objects) ([]archivedName, error) {
+// archiveListing contains the names in an archive.
+type archiveListing struct {
+	files []archivedName // oldest first
+	gaps  []uint64       // LSNs in the names of the markers, ascending
+	// former reports whether a subdirectory with an archive of another history exists.
+	former bool
+}
+
+// listNames returns the names in an archive, without reading the files.
+func listNames(ctx context.Context, place Objects) (archiveListing, error) {
+	var l archiveListing
 	entries, err := place.List(ctx, "")
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return l, nil
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list archive: %w", err)
+		return l, fmt.Errorf("list archive: %w", err)
 	}
-	var names []archivedName
 	for _, e := range entries {
 		if first, last, ok := parseArchiveName(e.Name); ok {
-			names = append(names, archivedName{name: e.Name, first: first, last: last})
+			l.files = append(l.files, archivedName{name: e.Name, first: first, last: last})
+		} else if first, ok := parseGapName(e.Name); ok {
+			l.gaps = append(l.gaps, first)
 		}
+		l.former = l.former || e.Folder && strings.HasPrefix(e.Name, previousPrefix)
 	}
-	slices.SortFunc(names, func(a, b archivedName) int {
+	slices.SortFunc(l.files, func(a, b archivedName) int {
 		return cmp.Or(cmp.Compare(a.first, b.first), cmp.Compare(a.last, b.last))
 	})
-	return names, nil
+	slices.Sort(l.gaps)
+	return l, nil
 }
 
 // listArchive reads the heads and tails of the files with records above the given LSN, and returns these files.
 func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFile, error) {
-	names, err := listNames(ctx, place)
+	l, err := listNames(ctx, place)
 	if err != nil {
 		return nil, err
 	}
-	names = slices.DeleteFunc(names, func(n archivedName) bool { return n.last <= after })
+	names := slices.DeleteFunc(l.files, func(n archivedName) bool { return n.last <= after })
 	files := make([]ArchiveFile, 0, len(names))
 	for _, n := range names {
 		f, err := readEnds(ctx, place, n.name)
@@ -232,12 +262,12 @@ func listArchive(ctx context.Context, place Objects, after uint64) ([]ArchiveFil
 // after olderThan. It always retains the newest file. It returns the number of removed files. It removes files
 // durably, oldest first.
 func pruneArchive(ctx context.Context, place Objects, beforeLSN uint64, olderThan time.Time) (int, error) {
-	names, err := listNames(ctx, place)
+	l, err := listNames(ctx, place)
 	if err != nil {
 		return 0, err
 	}
 	removed := 0
-	for ; len(names) > 1 && names[0].last <= beforeLSN; names = names[1:] {
+	for names := l.files; len(names) > 1 && names[0].last <= beforeLSN; names = names[1:] {
 		if !olderThan.IsZero() {
 			f, err := readEnds(ctx, place, names[0].name)
 			if err != nil {

@@ -282,6 +282,127 @@ func TestArchiveCannotBeWritten(t *testing.T) {
 	}
 }
 
+// trim restarts the store without an Archiver, and adds records until the log no longer contains a record.
+func (n *node) trim(lsn uint64) {
+	n.t.Helper()
+	n.reopen()
+	for n.s.FirstLSN() <= lsn {
+		n.steps(40)
+		n.checkpoint()
+	}
+}
+
+// reopen restarts the store.
+func (n *node) reopen() {
+	n.t.Helper()
+	require.NoError(n.t, n.s.Close())
+	n.open()
+	require.NoError(n.t, n.s.Apply(n.s.End().LSN, nil))
+}
+
+// A gap is reported after restarts until a backup covers it. The marker of the gap is durable before the first record
+// after the gap.
+func TestArchiveGapSurvivesRestarts(t *testing.T) {
+	ctx := context.Background()
+	fault := faultfs.New(memfs.New())
+	n := openNode(t, fault, "/data", 2048)
+	a := startArchiver(t, n, "/archive")
+	n.steps(10)
+	require.NoError(t, a.Close())
+	n.trim(n.s.End().LSN)
+
+	broken := errors.New("broken")
+	fault.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpSync && strings.Contains(op.Name, ".frames") {
+			return broken
+		}
+		return nil
+	})
+	a = startArchiver(t, n, "/archive")
+	require.ErrorIs(t, a.Flush(ctx), broken)
+	first := n.s.FirstLSN()
+	require.Equal(t, first, a.Status().Gap)
+	require.ErrorIs(t, a.Close(), broken)
+	fault.SetHook(nil)
+	for _, backedUp := range []uint64{0, first - 2} {
+		n.reopen()
+		a = startArchiver(t, n, "/archive")
+		require.Equal(t, first, a.Status().Gap)
+		a.BackedUp(backedUp)
+		require.NoError(t, a.Flush(ctx))
+		require.Equal(t, first, a.Status().Gap)
+		require.NoError(t, a.Close())
+	}
+	chains, err := backup.VerifyArchive(ctx, backup.Directory(fault, "/archive"), nil)
+	require.NoError(t, err)
+	require.Len(t, chains, 2)
+
+	n.reopen()
+	a = startArchiver(t, n, "/archive")
+	a.BackedUp(n.backup("/backups").Manifest.Position.LSN)
+	require.Zero(t, a.Status().Gap)
+	require.NoError(t, a.Close())
+	n.reopen()
+	a = startArchiver(t, n, "/archive")
+	require.Zero(t, a.Status().Gap, "a backup covers the gap")
+	n.steps(10)
+	require.NoError(t, a.Close())
+	require.Zero(t, a.Status().Gap)
+}
+
+// An archive that replaces one of another history reports its start as a gap, also after restarts, until a backup made
+// since then. Without an earlier archive, the start is not a gap.
+func TestReplacedArchiveReportsItsStart(t *testing.T) {
+	ctx := context.Background()
+	mem := memfs.New()
+	n := openNode(t, mem, "/data", 2048)
+	n.steps(10)
+	old := startArchiver(t, n, "/archive")
+	require.NoError(t, old.Close())
+	n.trim(200)
+	gap := startArchiver(t, n, "/archive")
+	require.NoError(t, gap.Close())
+	require.Equal(t, n.s.FirstLSN(), gap.Status().Gap)
+
+	other := openNode(t, mem, "/other", 4096)
+	other.trim(5)
+	require.Less(t, other.s.End().LSN, gap.Status().Gap, "the marker of the old archive is higher")
+	fresh := startArchiver(t, other, "/fresh")
+	require.NoError(t, fresh.Close())
+	require.Zero(t, fresh.Status().Gap)
+
+	a := startArchiver(t, other, "/archive")
+	require.NotEmpty(t, a.Status().Former)
+	require.Zero(t, a.Status().Gap, "the archive has no start yet")
+	// The process ends before it archives a record.
+	crashed := other.o
+	crashed.FS = mem.CrashClone(nil)
+	s, err := store.Open(crashed)
+	require.NoError(t, err)
+	defer func() { _ = s.Close() }()
+	require.NoError(t, s.Apply(s.End().LSN, nil))
+	b, err := backup.StartArchiver(s, archiveOptions(crashed.FS, "/archive"))
+	require.NoError(t, err)
+	require.Empty(t, b.Status().Former)
+	require.NoError(t, b.Close())
+	require.Equal(t, s.FirstLSN(), b.Status().Gap)
+
+	a.BackedUp(other.s.FirstLSN() - 2)
+	require.NoError(t, a.Flush(ctx))
+	start := a.Status().Gap
+	require.Equal(t, other.s.FirstLSN(), start)
+	require.NoError(t, a.Close())
+	other.reopen()
+	a = startArchiver(t, other, "/archive")
+	require.Equal(t, start, a.Status().Gap)
+	a.BackedUp(other.backup("/backups").Manifest.Position.LSN)
+	require.NoError(t, a.Close())
+	other.reopen()
+	a = startArchiver(t, other, "/archive")
+	require.NoError(t, a.Close())
+	require.Zero(t, a.Status().Gap)
+}
+
 // Records are archived without a call of Flush. A second Archiver for a store is rejected.
 func TestArchiveInBackground(t *testing.T) {
 	n := openNode(t, memfs.New(), "/data", 2048)

@@ -9,6 +9,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -61,8 +62,9 @@ type ArchiveStatus struct {
 	Last     lsn.Position
 	LastTime time.Time
 	Behind   uint64 // number of applied records that are not archived yet
-	// Gap is the LSN of the first record after the newest gap that this Archiver left. It is 0 if the Archiver left no
-	// gap, or if a backup made since its start (Archiver.BackedUp) contains the missing records.
+	// Gap is the LSN of the first record after the newest gap, or of the first record of an archive that replaces one
+	// of another history. It is 0 if there is no such record, or if a later backup (Archiver.BackedUp) contains the
+	// missing records. It survives restarts.
 	Gap    uint64
 	Err    error  // of the last Flush; nil if it succeeded
 	Former string // directory to which an archive of another history was moved
@@ -78,17 +80,20 @@ type Archiver struct {
 	done      sync.WaitGroup
 	once      sync.Once
 
-	work   sync.Mutex // held while files are written; guards hold, opened, known and last
+	work   sync.Mutex // held while files are written; guards the fields below
 	hold   *wal.Hold
 	opened bool
 	// known is set when the store has applied the last archived record, or if the archive is empty. Before that, flush
 	// archives nothing.
 	known bool
 	last  ArchiveFile
+	gaps  []uint64 // LSNs in the names of the markers of gaps, ascending
+	// replaces is set while the archive is empty and an archive of another history was moved away.
+	replaces bool
 
 	mu       sync.Mutex // guards the fields below
 	status   ArchiveStatus
-	backedUp uint64 // LSN of the last record in the newest backup since the start
+	backedUp uint64 // LSN of the last record in the newest backup since the start of this process and of the archive
 }
 
 // StartArchiver opens an archive, retains the log from the end of the archive on, and archives in the background
@@ -140,9 +145,14 @@ func (a *Archiver) open(ctx context.Context) error {
 	if err := a.o.Location.Sweep(ctx, "", time.Time{}); err != nil {
 		return err
 	}
-	names, err := listNames(ctx, a.o.Location)
+	l, err := listNames(ctx, a.o.Location)
 	if err != nil {
 		return err
+	}
+	names := l.files
+	a.gaps, a.replaces = l.gaps, len(names) == 0 && l.former
+	if len(l.gaps) > 0 {
+		a.reportGap(l.gaps[len(l.gaps)-1])
 	}
 	if len(names) == 0 {
 		a.known, a.opened = true, true
@@ -241,22 +251,25 @@ func (a *Archiver) flush(ctx context.Context) error {
 		if before.LSN == to.LSN {
 			break // the remaining records are no longer in the log
 		}
+		if before != a.last.Last && (a.last.Records > 0 || a.replaces) {
+			if err := a.markGap(ctx, before.LSN+1); err != nil {
+				return fmt.Errorf("archive log: %w", noSpace(err))
+			}
+		}
 		f, err := a.write(ctx, before, to)
 		if err != nil {
 			return fmt.Errorf("archive log: %w", noSpace(err))
 		}
 		if before != a.last.Last && a.last.Records > 0 {
-			a.setStatus(func(st *ArchiveStatus) { st.Gap = f.First() })
-			a.closeGap()
 			a.o.Logger.Warn("log archive has a gap: records were removed from the log before they were archived; "+
 				"make a backup now",
 				zap.String("archive", a.Dir()), zap.Stringer("archived_up_to", a.last.Last),
 				zap.Uint64("continues_at", f.First()))
 		}
-		a.last = f
+		a.last, a.replaces = f, false
 	}
 	a.retainFrom(a.last.Last.LSN + 1)
-	return nil
+	return a.unmarkGaps(ctx)
 }
 
 // next returns the position before the next file. This is the end of the archive or, if the log no longer contains
@@ -286,7 +299,38 @@ func (a *Archiver) next(to lsn.Position) (lsn.Position, error) {
 	return at, nil
 }
 
-// BackedUp records that a complete backup contains all changes up to LSN n.
+// markGap durably marks that the archive lacks the records before LSN first, and reports the gap.
+func (a *Archiver) markGap(ctx context.Context, first uint64) error {
+	if err := putObject(ctx, a.o.Location, gapName(first), []byte("{}")); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("mark gap: %w", err)
+	}
+	if !slices.Contains(a.gaps, first) {
+		a.gaps = append(a.gaps, first)
+	}
+	a.reportGap(first)
+	return nil
+}
+
+// unmarkGaps removes the markers of the gaps that a backup covers.
+func (a *Archiver) unmarkGaps(ctx context.Context) error {
+	a.mu.Lock()
+	backedUp := a.backedUp
+	a.mu.Unlock()
+	for len(a.gaps) > 0 && backedUp+1 >= a.gaps[0] {
+		if err := a.o.Location.Delete(ctx, gapName(a.gaps[0])); err != nil {
+			return fmt.Errorf("remove marker of a gap in the archive: %w", err)
+		}
+		a.gaps = a.gaps[1:]
+	}
+	return nil
+}
+
+func (a *Archiver) reportGap(first uint64) {
+	a.setStatus(func(st *ArchiveStatus) { st.Gap = first })
+	a.closeGap()
+}
+
+// BackedUp records that a complete backup contains all changes up to LSN n. The next Flush makes this durable.
 func (a *Archiver) BackedUp(n uint64) {
 	a.mu.Lock()
 	a.backedUp = max(a.backedUp, n)

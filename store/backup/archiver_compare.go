@@ -25,20 +25,29 @@ const previousPrefix = "other-"
 // directory can contain some of the files.
 func (a *Archiver) restartArchive(ctx context.Context, why error) error {
 	fail := func(err error) error { return fmt.Errorf("%w; moving the archive failed: %w", why, err) }
-	names, err := listNames(ctx, a.o.Location)
+	l, err := listNames(ctx, a.o.Location)
 	if err != nil {
 		return fail(err)
 	}
 	to := previousPrefix + time.Now().UTC().Format("20060102T150405.000000000")
-	for _, n := range names {
-		if err := a.o.Location.Move(ctx, n.name, inFolder(to, n.name)); err != nil {
+	var names []string
+	for _, first := range l.gaps { // before the files: the new archive must not have these markers
+		names = append(names, gapName(first))
+	}
+	for _, f := range l.files {
+		names = append(names, f.name)
+	}
+	for _, name := range names {
+		if err := a.o.Location.Move(ctx, name, inFolder(to, name)); err != nil {
 			return fail(err)
 		}
 	}
-	a.last, a.known = ArchiveFile{}, true
-	a.setStatus(func(st *ArchiveStatus) {
-		st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, a.o.Location.Path(to)
-	})
+	a.last, a.known, a.gaps, a.replaces = ArchiveFile{}, true, nil, true
+	a.mu.Lock()
+	a.backedUp = 0 // the backup may be of the other history
+	st := &a.status
+	st.Last, st.LastTime, st.Gap, st.Former = lsn.Position{}, time.Time{}, 0, a.o.Location.Path(to)
+	a.mu.Unlock()
 	a.o.Logger.Warn("log archive has another history than the store, which was wiped, restored or replaced; "+
 		"the archive was moved and a new one started: make a backup now, which the new archive can continue",
 		zap.String("archive", a.Dir()),

@@ -26,7 +26,8 @@
 //
 // An Archiver copies applied records from the log to separate files. Each file is complete and synced before it gets
 // its name. The Archiver retains the log from the first record that is not archived. While archiving fails,
-// ArchiveOptions.MaxHoldBytes limits the size of the retained log. Frames are archived unchanged.
+// ArchiveOptions.MaxHoldBytes limits the size of the retained log. Frames are archived unchanged. Markers in the
+// archive record the gaps that no backup covers (see archive.go).
 //
 // # Restore
 //

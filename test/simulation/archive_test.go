@@ -24,8 +24,8 @@ import (
 )
 
 // A node reports an unwritable log archive exactly after the delay in the condition's definition. When the retained log
-// exceeds its limit, the archive has a gap, which the node reports until one of its backups covers the gap. The clock
-// is simulated; the archive is on the real disk.
+// exceeds its limit, the archive has a gap, which the node reports until one of its backups covers the gap, also after
+// a restart. The clock is simulated; the archive is on the real disk.
 func TestArchiveConditions(t *testing.T) {
 	dir := t.TempDir()
 	archive, away := filepath.Join(dir, "archive"), filepath.Join(dir, "away")
@@ -78,6 +78,11 @@ func TestArchiveConditions(t *testing.T) {
 		gap := w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveGap, true)
 		require.Contains(t, gap.GetDetails(), "before record")
 		require.Equal(t, pb.Severity_SEVERITY_CRITICAL, gap.GetSeverity())
+		require.True(t, w.hosts[0].stopForNow())
+		w.hosts[0].restart()
+		require.NoError(t, w.waitInSync(ctx))
+		again := w.waitReports(ctx, t, w.hosts[0], conditions.ArchiveGap, true)
+		require.Equal(t, gap.GetDetails(), again.GetDetails())
 
 		backups, err := pb.NewMaintenanceServiceClient(w.ConnTo(w.hosts[0].address)).Backup(ctx,
 			&pb.BackupRequest{Path: filepath.Join(dir, "backups"), FullSpeed: true})

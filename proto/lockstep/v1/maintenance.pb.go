@@ -2158,8 +2158,8 @@ type FlushArchiveResponse struct {
 	LastLsn uint64 `protobuf:"varint,2,opt,name=last_lsn,json=lastLsn,proto3" json:"last_lsn,omitempty"`
 	// Time of the last archived transaction, by the clock of the active that committed it; absent if there is none.
 	LastTime *timestamppb.Timestamp `protobuf:"bytes,3,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
-	// First record after the newest gap that this process left in the archive; 0 if there is none, or if a later backup
-	// of this node covers it.
+	// First record after the newest gap in the archive, or of an archive that replaces one of a different history; 0 if
+	// there is none, or if a later backup of this node covers it.
 	Gap uint64 `protobuf:"varint,4,opt,name=gap,proto3" json:"gap,omitempty"`
 	// Directory to which this process moved the archive of a different history; empty if none.
 	Former        string `protobuf:"bytes,5,opt,name=former,proto3" json:"former,omitempty"`

@@ -410,10 +410,11 @@ func ofJobs() []Definition {
 		},
 		{
 			Kind: ArchiveGap, Severity: Critical, Scope: OfNode,
-			Cause: "The log archive of this node has a gap. A point-in-time restore cannot go beyond it.",
-			Action: "Back up this node now: a restore to later points in time is then possible again. To prevent " +
-				"further gaps, give the archive more space, fix the connection to its S3 server, or raise " +
-				"`wal.archive-hold-bytes`.",
+			Cause: "The log archive of this node has a gap, or replaces an archive of another history. A " +
+				"point-in-time restore from an earlier backup cannot go beyond the gap, or use the new archive.",
+			Action: "Back up this node now: a restore to later points in time is then possible again, and the " +
+				"condition ends. A backup of the other node does not end it. To prevent further gaps, give the " +
+				"archive more space, fix the connection to its S3 server, or raise `wal.archive-hold-bytes`.",
 		},
 		{
 			Kind: ArchiveLag, Severity: Warning, Scope: OfNode, After: time.Minute,
