@@ -90,8 +90,7 @@ func (n *node) newMaintenance(fs vfs.FS) (err error) {
 	})
 	n.guard = scrub.New(scrub.Options{
 		Store: n.store, Settings: n.settings, Runner: n.runner, Manager: n.maintenance, Peers: n.peers,
-		Serving: n.serving, Resync: n.plane.resync, HandOver: maintainedNode{n}.HandOver,
-		Compared: func() { n.monitor.evaluate() }, Logger: n.log,
+		Serving: n.serving, Resync: n.plane.resync, HandOver: maintainedNode{n}.HandOver, Logger: n.log,
 	})
 	return nil
 }

@@ -56,10 +56,10 @@ func (n *node) siteStatus() *conditions.Site {
 	return out
 }
 
-// difference returns the difference that the last comparison with the other node or the other site found. It returns
-// "" if neither comparison found one.
+// difference returns the known difference between the nodes or, if none is known, between the sites. It returns "" if
+// the nodes and the sites are not known to differ.
 func (n *node) difference() string {
-	return cmp.Or(n.guard.Difference(), n.site.Difference())
+	return cmp.Or(n.maintenance.Difference(), n.site.Difference())
 }
 
 func (n *node) siteDialOptions() []grpc.DialOption {

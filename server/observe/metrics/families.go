@@ -322,7 +322,7 @@ func diskFamilies() []family {
 
 func corruptionFamilies() []family {
 	return []family{
-		gauge("nodes_differ", "1 if the last comparison found different content on the two nodes or sites.",
+		gauge("nodes_differ", "1 while the two nodes or sites are known to differ (condition digests-differ).",
 			func(s *snapshot) float64 { return boolValue(s.isRaised(conditions.DigestsDiffer)) }),
 		gauge("corrupt_messages", "Unacknowledged messages that are corrupt on this node.",
 			func(s *snapshot) float64 { return float64(s.corruption.DamagedMessages) }),

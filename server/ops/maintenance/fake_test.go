@@ -41,6 +41,9 @@ type pair struct {
 	inSync  bool
 	changed chan struct{}
 	now     time.Time
+	// incarnation and generation are those of the node that is not active.
+	incarnation uint64
+	generation  uuid.UUID
 
 	rewrite   func(ctx context.Context, req RewriteRequest) (RewriteResult, error)
 	scan      func(ctx context.Context) (checkpoint.ScanResult, error)
@@ -121,7 +124,9 @@ func (p *pair) Pair() failover.Status {
 	self, other := p.nodes[p.active], p.nodes[1-p.active]
 	r := &failover.Record{Active: self.ID, Term: p.term, Nodes: p.nodes[:], InSync: []failover.Member{{Node: self.ID}}}
 	if p.inSync {
-		r.InSync = append(r.InSync, failover.Member{Node: other.ID})
+		r.InSync = append(r.InSync, failover.Member{
+			Node: other.ID, Incarnation: p.incarnation, Generation: p.generation,
+		})
 	}
 	return failover.Status{Role: p.role, Self: self, Record: r}
 }

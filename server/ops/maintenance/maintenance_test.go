@@ -493,6 +493,59 @@ func testVerifyJobReportsDifference(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, RunFailed, run.Outcome)
 	require.Contains(t, run.Detail, "differ")
+	require.NotEmpty(t, m.Difference())
+	m.o.Peers = p
+	_, err = m.RunJob(t.Context(), "same")
+	require.NoError(t, err)
+	require.Empty(t, m.Difference())
+}
+
+// A difference is reported until a comparison that includes it finds none at the same or a later record.
+func TestDifference(t *testing.T) { synctest.Test(t, testDifference) }
+
+func testDifference(t *testing.T) {
+	m := newPair(t).manager()
+	stores := m.InSync()
+	m.ComparedDigests(stores, 5, "digests of q")
+	require.Contains(t, m.Difference(), "digests of q")
+	m.comparedContents(stores, 6, "messages")
+	m.ComparedDigests(stores, 7, "")
+	require.NotContains(t, m.Difference(), "digests of q")
+	require.Contains(t, m.Difference(), "messages", "equal digests do not disprove it")
+	m.ComparedDigests(stores, 8, "digests of q")
+	m.comparedContents(stores, 7, "")
+	require.NotContains(t, m.Difference(), "messages")
+	require.Contains(t, m.Difference(), "digests of q", "found at a later record")
+	m.comparedContents(stores, 9, "")
+	require.Empty(t, m.Difference())
+}
+
+// A difference is reported, also by a standby and while the other node is not in sync, until one of the stores is
+// replaced.
+func TestDifferenceOfReplacedStore(t *testing.T) { synctest.Test(t, testDifferenceOfReplacedStore) }
+
+func testDifferenceOfReplacedStore(t *testing.T) {
+	p := newPair(t)
+	m := p.manager()
+	for name, replace := range map[string]func(){
+		"snapshot":     func() { p.incarnation++ },
+		"another node": func() { p.nodes[1-p.active].ID = uuid.New() },
+	} {
+		m.comparedContents(m.InSync(), p.store.End().LSN, "messages")
+		p.set(func() { p.generation = uuid.New() })
+		require.NotEmpty(t, m.Difference(), "%s: process restarted", name)
+		p.follows(m)
+		require.NotEmpty(t, m.Difference(), "%s: standby", name)
+		p.set(func() { p.role, p.serving, p.inSync = failover.RoleActive, true, false })
+		require.NotEmpty(t, m.Difference(), "%s: other node is not in sync", name)
+		p.set(replace)
+		require.NotEmpty(t, m.Difference(), "%s: new store is not in sync", name)
+		p.set(func() { p.inSync = true })
+		require.Empty(t, m.Difference(), name)
+		p.set(func() { p.inSync = false })
+		require.Empty(t, m.Difference(), "%s: new store is no longer in sync", name)
+		p.set(func() { p.inSync = true })
+	}
 }
 
 // wrongPeer is a node with content that differs.

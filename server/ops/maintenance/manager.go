@@ -78,6 +78,7 @@ type Manager struct {
 	latestClock, clockSteady time.Time
 	held                     map[uint64]context.CancelCauseFunc // cancel functions of the contexts that holding returned
 	holds                    uint64                             // last key added to held
+	digests, contents        difference                         // last results of comparisons, see Difference
 
 	// progress is the progress of the current plan step on the other node.
 	progress atomic.Pointer[checkpoint.Progress]

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"go.uber.org/zap"
-
 	"github.com/lockstep-mq/lockstep/failover"
 	"github.com/lockstep-mq/lockstep/store"
 	"github.com/lockstep-mq/lockstep/store/checkpoint"
@@ -44,6 +42,7 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 	if reason != "" {
 		return "", "", fmt.Errorf("%w: %w: the active %s", errSkip, ErrNoPartner, reason)
 	}
+	stores := m.InSync()
 	both := name(m.node.Pair().Self) + ", " + name(other)
 	// Write checkpoints now: less data must then be written while both nodes wait at the record.
 	if err := errors.Join(m.Checkpoint(ctx), m.o.Peers.At(other.Address).Checkpoint(ctx)); err != nil {
@@ -64,11 +63,12 @@ func (m *Manager) performVerify(ctx context.Context) (node, detail string, err e
 	case err != nil:
 		return both, "", err
 	case mine.Content != theirs.Content:
-		m.log.Error("the two nodes differ; do not switch over before you know which one is correct", zap.Uint64("lsn", at),
-			zap.Uint64("messages", mine.Messages), zap.Uint64("messages_there", theirs.Messages))
-		return both, "", fmt.Errorf("%w at LSN %d: %x with %d messages on the active, %x with %d on the standby",
-			ErrDiffer, at, mine.Content[:8], mine.Messages, theirs.Content[:8], theirs.Messages)
+		found := fmt.Sprintf("content %x with %d messages on the active, %x with %d on the standby", mine.Content[:8],
+			mine.Messages, theirs.Content[:8], theirs.Messages)
+		m.comparedContents(stores, at, found)
+		return both, "", fmt.Errorf("%w at LSN %d: %s", ErrDiffer, at, found)
 	}
+	m.comparedContents(stores, at, "")
 	return both, fmt.Sprintf("both nodes have the same %d messages at LSN %d, digest %x", mine.Messages, at,
 		mine.Content[:8]), nil
 }

@@ -54,8 +54,6 @@ type Options struct {
 	Resync func(cause error) bool
 	// HandOver makes the other node active.
 	HandOver func(ctx context.Context) error
-	// Compared is called after each comparison of the nodes. At that time, Difference returns the result.
-	Compared func()
 	Logger   *zap.Logger
 }
 
@@ -63,9 +61,6 @@ type Options struct {
 type Guard struct {
 	o   Options
 	log *zap.Logger
-
-	mu     sync.Mutex // guards the fields below
-	differ string     // result of the last comparison; empty if the nodes are equal
 }
 
 // New creates a guard. The caller must call Run.
@@ -159,14 +154,6 @@ func (g *Guard) watchIndex(ctx context.Context) {
 			g.log.Error("handover failed", zap.Error(err))
 		}
 	}
-}
-
-// Difference returns the differences found by the last comparison of the nodes. It returns "" if they were equal, or
-// were not compared yet.
-func (g *Guard) Difference() string {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.differ
 }
 
 // DropDamaged acknowledges the corrupt messages of a queue, also for the retention, and returns their sequences. In a

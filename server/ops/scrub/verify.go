@@ -77,6 +77,7 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 			return nil, err
 		}
 	}
+	stores := g.o.Manager.InSync()
 	mine, theirs, reply, err := g.compare(ctx, other)
 	if err != nil {
 		return nil, err
@@ -85,8 +86,9 @@ func (g *Guard) verifyPair(ctx context.Context, deep, fullSpeed bool) (*pb.Verif
 	for _, q := range mine.Queues {
 		resp.Messages += q.Messages
 	}
-	resp.Differences = append(resp.Differences, differences(mine, theirs)...)
-	g.compared(resp.Differences)
+	found := differences(mine, theirs)
+	g.o.Manager.ComparedDigests(stores, mine.LSN, summary(found))
+	resp.Differences = append(resp.Differences, found...)
 	resp.Nodes = []*pb.NodeVerification{
 		g.self(),
 		{NodeId: other.ID.String(), Name: other.Name, Damage: reply.GetDamage(), Damaged: reply.GetDamaged()},
@@ -203,7 +205,8 @@ func differences(mine, theirs store.QueueDigests) []*pb.QueueDifference {
 	return out
 }
 
-func (g *Guard) compared(found []*pb.QueueDifference) {
+// summary returns a text with the first differences. It returns "" without differences.
+func summary(found []*pb.QueueDifference) string {
 	text := ""
 	for i, d := range found {
 		if i == 3 {
@@ -218,14 +221,7 @@ func (g *Guard) compared(found []*pb.QueueDifference) {
 		}
 		text += d.GetReason()
 	}
-	g.mu.Lock()
-	g.differ = text
-	g.mu.Unlock()
-	if text != "" {
-		g.log.Error("the two nodes differ; do not switch over before you know which one is correct",
-			zap.String("differences", text))
-	}
-	g.o.Compared() // the status now contains the result
+	return text
 }
 
 func (g *Guard) verifyNow(ctx context.Context) {
@@ -237,7 +233,7 @@ func (g *Guard) verifyNow(ctx context.Context) {
 	case err != nil && ctx.Err() == nil:
 		g.log.Warn("comparison of the two nodes failed", zap.Error(err))
 	case err == nil && len(resp.GetDifferences()) == 0:
-		g.log.Info("both nodes have the same content", zap.Uint64("lsn", resp.GetLsn()),
+		g.log.Info("both nodes have the same digests", zap.Uint64("lsn", resp.GetLsn()),
 			zap.Uint64("queues", resp.GetQueues()),
 			zap.Uint64("messages", resp.GetMessages()))
 	}
