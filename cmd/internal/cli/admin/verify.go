@@ -145,9 +145,12 @@ func printVerification(env *cli.Env, r *pb.VerifyResponse) error {
 
 func printVerificationText(env *cli.Env, j *verification) error {
 	if len(j.Differences) == 0 {
-		label := "the nodes are identical"
-		if len(j.Nodes) == 1 {
+		label := "the digests of the nodes are equal"
+		switch {
+		case len(j.Nodes) == 1:
 			label = "no other node to compare with"
+		case j.Deep && j.ContentError == "":
+			label = "the nodes are identical"
 		}
 		err := env.Print.Sentence("%s: %s, %s at LSN %d", label, output.Plural(j.Queues, "queue"),
 			output.Plural(j.Messages, "message"), j.LSN)
