@@ -98,17 +98,23 @@ func withMessages(t *testing.T, o store.Options, n int) *node {
 	return node
 }
 
+// countReads returns a file system and the number of bytes read from its page.db.
+func countReads() (*faultfs.FS, *atomic.Int64) {
+	fs, read := faultfs.New(memfs.New()), new(atomic.Int64)
+	fs.SetHook(func(op faultfs.Op) error {
+		if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
+			read.Add(op.Length)
+		}
+		return nil
+	})
+	return fs, read
+}
+
 // While a walk is throttled, it does not read far ahead: otherwise the reader could occupy a processor that commits
 // need.
 func TestThrottledWalkReadsLittleAhead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		fs, read := faultfs.New(memfs.New()), atomic.Int64{}
-		fs.SetHook(func(op faultfs.Op) error {
-			if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
-				read.Add(op.Length)
-			}
-			return nil
-		})
+		fs, read := countReads()
 		o := options(fs)
 		o.BackgroundPercent = 50
 		n := withMessages(t, o, 3000)
@@ -152,13 +158,7 @@ func testPlanOfRewriteIsThrottled(t *testing.T) {
 
 // A rewrite reads each message once: the plan uses only the index.
 func TestRewriteReadsMessagesOnce(t *testing.T) {
-	fs, read := faultfs.New(memfs.New()), atomic.Int64{}
-	fs.SetHook(func(op faultfs.Op) error {
-		if op.Kind == faultfs.OpRead && strings.HasSuffix(op.Name, "page.db") {
-			read.Add(op.Length)
-		}
-		return nil
-	})
+	fs, read := countReads()
 	n := openNode(t, options(fs))
 	n.commit(func(b *txn.Builder) { b.CreateQueue("q", txn.Config{}, "s") })
 	n.publishMany(1, 20_000, 300)
